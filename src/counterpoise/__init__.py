@@ -1,0 +1,30 @@
+"""Train classifiers that know what they don't know, and measure how far their confidence can be trusted.
+
+The heart is `MutualTransport`; `evaluate` measures any predictions. Importing this loads torch, numpy and safetensors,
+and nothing else.
+"""
+
+from counterpoise.metrics import Scores, Stream, evaluate
+from counterpoise.objectives import (
+    DeepMutualLearning,
+    LossSum,
+    MutualTransport,
+    ObjectiveOutput,
+    SupervisedObjective,
+    linear_warmup,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DeepMutualLearning",
+    "LossSum",
+    "MutualTransport",
+    "ObjectiveOutput",
+    "Scores",
+    "Stream",
+    "SupervisedObjective",
+    "__version__",
+    "evaluate",
+    "linear_warmup",
+]

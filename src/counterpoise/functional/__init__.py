@@ -1,0 +1,1 @@
+"""Tensors in, tensors out: losses, transport, measures and their intervals. Needs torch and nothing else."""

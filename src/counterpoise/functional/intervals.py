@@ -1,0 +1,249 @@
+"""Confidence intervals, each with the method that fits its measure.
+
+`level` is the nominal coverage. Accuracy: Wilson. Means (NLL, Brier score, mean gap): normal. Calibration errors:
+`calibration_error_interval`, whose estimand is the population value of the binned error. AUROC: DeLong. Other ranking
+measures: bootstrap.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from counterpoise.functional.calibration import (
+    BinSums,
+    brier_calibration,
+    cross_fit_size,
+    equal_mass_bins,
+    gap_deviation,
+)
+from counterpoise.functional.detection import RankCounts, auroc
+
+DEFAULT_LEVEL = 0.95
+BOOTSTRAP_RESAMPLES = 1000
+BOOTSTRAP_GROUPS = 2048
+"""A bootstrap merges neighbouring scores into at most this many groups; its point estimate does not."""
+
+
+class Interval(NamedTuple):
+    """Lower and upper limit."""
+
+    low: float
+    high: float
+
+
+def normal_quantile(level: float) -> float:
+    """Z with a central normal probability of `level`: 1.96 for 0.95."""
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}")
+    return float(torch.special.ndtri(torch.tensor(0.5 + level / 2, dtype=torch.float64)))
+
+
+def wilson_interval(hits: float, count: float, *, level: float = DEFAULT_LEVEL) -> Interval:
+    """Wilson's score interval of a proportion.
+
+    >>> low, high = wilson_interval(9, 10)
+    >>> round(low, 4), round(high, 4)
+    (0.5958, 0.9821)
+    """
+    z2 = normal_quantile(level) ** 2
+    centre = (hits + z2 / 2) / (count + z2)
+    half = math.sqrt(z2 * (hits * (count - hits) / count + z2 / 4)) / (count + z2)
+    return Interval(max(0.0, centre - half), min(1.0, centre + half))
+
+
+def mean_interval(total: float, total_of_squares: float, count: float, *, level: float = DEFAULT_LEVEL) -> Interval:
+    """Normal interval of a mean, from the sum and the sum of squares."""
+    mean = total / count
+    variance = max(0.0, total_of_squares / count - mean**2) / max(1.0, count - 1)
+    half = normal_quantile(level) * math.sqrt(variance)
+    return Interval(mean - half, mean + half)
+
+
+def calibration_error_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -> Interval:
+    """Interval of the population value of a binned calibration error, from `[B]` sums, or classwise from `[K, B]`.
+
+    A plug-in error is a sum of absolute values of noisy gaps d_b (deviation s_b): too large by up to 0.8 s_b a bin, so
+    value +- 1.96 standard errors misses the truth. This interval is built around the sign cross-fit estimate T of
+    `debiased_calibration_error` (before its cut at 0):
+
+    - low = T - z se: T is never biased upwards;
+    - high = T + sum_b 2 a_b Phi(-a_b / sqrt(2) / s_b) + z se: the sum bounds the downward bias, taken at
+      a_b = max(abs(d_b), 1.05 s_b), from where on it falls with the size of the gap;
+    - se comes from the variance of the estimator's terms (a function of gap over deviation, see `_term_variance`) and
+      their multinomial covariance. In the upper limit it is at least what no error in N samples leaves open, so that
+      a model without a single error does not get an interval of width 0.
+
+    Over classes the gaps of one sample are dependent; twice the sum of the classes' variances bounds theirs.
+    Both limits are cut to [0, 1]. Coverage by simulation: `python -m benchmarks.coverage`.
+    """
+    z = normal_quantile(level)
+    classes = sums.count.shape[0] if sums.count.ndim == 2 else 1
+    samples = float(sums.samples.reshape(-1)[0])
+    gap, deviation = sums.gap, gap_deviation(sums)
+    ratio = gap.abs() / deviation.clamp(min=torch.finfo(gap.dtype).tiny)
+    estimate = float(cross_fit_size(gap, deviation).sum())
+    largest_bias = torch.maximum(ratio, torch.tensor(_RATIO_OF_LARGEST_BIAS, dtype=ratio.dtype))
+    bias = float((2 * largest_bias * torch.special.ndtr(-largest_bias / math.sqrt(2)) * deviation).sum())
+
+    signed = torch.erf(ratio / math.sqrt(2)) * gap.abs()
+    covariance = (signed.sum(-1) ** 2 - (signed**2).sum(-1)).sum() / samples
+
+    def standard_error(shrink: float) -> float:
+        # The square of the ratio is too large by 1 on average. Near 0 the lower limit can take the variance of a
+        # calibrated bin for all but clear gaps, since gaps that are neither bias the estimate downwards.
+        variance = (_term_variance((ratio**2 - shrink).clamp(min=0).sqrt()) * deviation**2).sum() - covariance
+        return math.sqrt(max(0.0, float(variance)) * (2 if classes > 1 else 1))
+
+    low = estimate - z * standard_error(4.0)
+    none_seen = -math.log((1 - level) / 2) / samples
+    high = estimate + bias + max(z * standard_error(1.0), none_seen)
+    return Interval(min(1.0, max(0.0, low / classes)), min(1.0, max(0.0, high / classes)))
+
+
+_RATIO_OF_LARGEST_BIAS = 1.05
+"""Gap over deviation at which the sign cross-fit estimate is most biased, by 0.48 deviations."""
+
+
+@lru_cache(maxsize=1)
+def _term_variance_table() -> tuple[Tensor, float]:
+    """Variance of `cross_fit_size(d, 1)` for d normal around 0, 1/64, ... 8 with deviation 1, and the step.
+
+    By the trapezoid rule, which is exact to rounding for smooth functions that vanish at both ends.
+    """
+    step = 1 / 64
+    centre = torch.arange(0, 8 + step, step, dtype=torch.float64)
+    node = torch.linspace(-9, 9, 1153, dtype=torch.float64)
+    weight = torch.softmax(-0.5 * node**2, 0)
+    values = cross_fit_size(centre.unsqueeze(-1) + node, torch.ones(1, dtype=torch.float64))
+    mean = values @ weight
+    return ((values - mean.unsqueeze(-1)) ** 2) @ weight, step
+
+
+def _term_variance(ratio: Tensor) -> Tensor:
+    """Variance of a term over s^2, given gap over deviation: 0.70 at 0, 1.64 at most, 1 for clear gaps."""
+    table, step = _term_variance_table()
+    table = table.to(ratio.device)
+    place = (ratio / step).clamp(max=len(table) - 2)
+    left = place.floor().long()
+    fraction = place - left
+    return table[left] * (1 - fraction) + table[left + 1] * fraction
+
+
+def maximum_error_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -> Interval:
+    """Conservative interval of the maximum calibration error, from the accuracy interval of every occupied bin.
+
+    Wilson intervals at a level shared among the bins (Bonferroni) bound each bin's gap; the maximum of the bounds
+    bounds the maximum.
+    """
+    occupied = sums.count > 0
+    count, hits = sums.count[occupied].tolist(), sums.hits[occupied].tolist()
+    confidence = (sums.confidence[occupied] / sums.count[occupied]).tolist()
+    shared = 1 - (1 - level) / len(count)
+    low = high = 0.0
+    for n, right, mean in zip(count, hits, confidence, strict=True):
+        lower, upper = wilson_interval(right, n, level=shared)
+        low = max(low, lower - mean, mean - upper)
+        high = max(high, abs(lower - mean), abs(upper - mean))
+    return Interval(low, min(1.0, high))
+
+
+def brier_calibration_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -> Interval:
+    """Interval of `brier_calibration`: normal, around the value less its bias, from `[K, B]` sums.
+
+    A squared normal gap has the mean d^2 + s^2 and the variance 4 d^2 s^2 + 2 s^4; as for classwise errors, twice the
+    sum of the variances bounds that of dependent classes.
+    """
+    share = (sums.count / sums.samples.unsqueeze(-1)).clamp(min=torch.finfo(torch.float64).tiny)
+    variance = gap_deviation(sums) ** 2
+    size = (sums.gap**2 - variance).clamp(min=0)
+    centre = float(brier_calibration(sums) - (variance / share).sum())
+    spread = float((2 * (4 * size * variance + 2 * variance**2) / share**2).sum())
+    half = normal_quantile(level) * math.sqrt(spread)
+    return Interval(max(0.0, centre - half), max(0.0, centre + half))
+
+
+def delong_interval(counts: RankCounts, *, level: float = DEFAULT_LEVEL) -> Interval:
+    """DeLong's interval of AUROC, on the logit scale: it stays inside [0, 1], and near nominal at 0.99."""
+    positive, negative = counts.positive.double(), counts.negative.double()
+    positives, negatives = positive.sum(), negative.sum()
+    area = auroc(counts)
+    # Share of the negatives below each positive group, and of the positives above each negative group.
+    below = (negatives - negative.cumsum(-1) + 0.5 * negative) / negatives
+    above = (positive.cumsum(-1) - 0.5 * positive) / positives
+    variance = (positive * (below - area) ** 2).sum() / (positives * (positives - 1).clamp(min=1)) + (
+        negative * (above - area) ** 2
+    ).sum() / (negatives * (negatives - 1).clamp(min=1))
+    value = float(area)
+    if value in (0.0, 1.0) or float(variance) == 0.0:
+        # No overlap was seen: as if the next sample of the smaller side overlapped with all of the other.
+        room = -math.log((1 - level) / 2) / float(torch.minimum(positives, negatives))
+        return Interval(max(0.0, value - room), min(1.0, value + room))
+    half = normal_quantile(level) * math.sqrt(float(variance)) / (value * (1 - value))
+    centre = math.log(value / (1 - value))
+    return Interval(1 / (1 + math.exp(half - centre)), 1 / (1 + math.exp(-half - centre)))
+
+
+def bootstrap_intervals(
+    counts: RankCounts,
+    measures: dict[str, Callable[[RankCounts], Tensor]],
+    *,
+    stratified: bool,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Percentile bootstrap intervals of ranking measures, all from the same resamples.
+
+    Args:
+        counts: the observed ranking.
+        measures: each takes `RankCounts` of shape `[R, G]`.
+        stratified: positives and negatives are two samples of fixed size (OOD detection), or one sample of which the
+            share of positives is itself random (misclassification detection).
+        level: nominal coverage.
+        seed: of the resamples, so that the same predictions always give the same interval.
+    """
+    positive, negative = _merge_groups(counts)
+    groups = len(positive)
+    generator = torch.Generator().manual_seed(seed)
+    sides = [positive, negative] if stratified else [torch.cat([positive, negative])]
+    drawn = torch.cat([_resample(side, generator) for side in sides], dim=-1)
+    resampled = RankCounts(drawn[:, :groups], drawn[:, groups:])
+    tail = (1 - level) / 2
+    quantiles = torch.tensor([tail, 1 - tail], dtype=torch.float64)
+    intervals = {}
+    for name, measure in measures.items():
+        values = measure(resampled)
+        values = values[torch.isfinite(values)]
+        low, high = torch.quantile(values.double(), quantiles).tolist() if len(values) else (math.nan, math.nan)
+        intervals[name] = Interval(low, high)
+    return intervals
+
+
+def _merge_groups(counts: RankCounts) -> RankCounts:
+    """Neighbouring groups merged until at most `BOOTSTRAP_GROUPS` are left, of about equal size."""
+    size = counts.positive + counts.negative
+    positive, negative = (side[size > 0].cpu() for side in counts)
+    if len(positive) <= BOOTSTRAP_GROUPS:
+        return RankCounts(positive, negative)
+    index = equal_mass_bins(positive + negative, BOOTSTRAP_GROUPS)
+    zero = torch.zeros(BOOTSTRAP_GROUPS, dtype=positive.dtype)
+    return RankCounts(zero.index_add(0, index, positive), zero.index_add(0, index, negative))
+
+
+def _resample(count: Tensor, generator: torch.Generator) -> Tensor:
+    """`[R, G]` counts of as many samples drawn with replacement: a multinomial, by repeated halving."""
+    groups = len(count)
+    leaves = torch.zeros(1 << (groups - 1).bit_length(), dtype=torch.float64)
+    leaves[:groups] = count
+    levels = [leaves]
+    while len(levels[-1]) > 1:
+        levels.append(levels[-1].view(-1, 2).sum(-1))
+    drawn = torch.full((BOOTSTRAP_RESAMPLES, 1), float(count.sum()), dtype=torch.float64)
+    for parent, children in zip(levels[:0:-1], levels[-2::-1], strict=True):
+        share = torch.where(parent > 0, children[0::2] / parent.clamp(min=1), 0.0)
+        left = torch.binomial(drawn, share.expand_as(drawn).contiguous(), generator=generator)
+        drawn = torch.stack([left, drawn - left], -1).flatten(1)
+    return drawn[:, :groups]

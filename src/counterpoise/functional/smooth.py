@@ -1,0 +1,90 @@
+"""Smooth calibration error (Blasiok and Nakkiran, 2023): no bins, hence no edges that a confidence may jump over.
+
+The residuals hit - p are smoothed over the confidence axis by a Gaussian kernel reflected at 0 and 1, with the
+bandwidth at which the result equals the bandwidth. On [0, 1] that kernel is diagonal in cosines,
+`K(t, x) = 1 + 2 sum_k exp(-(pi k sigma)^2 / 2) cos(pi k t) cos(pi k x)`, so the samples enter only through their
+cosine moments, and every bandwidth is computed from those.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+MODES = 1024
+SMALLEST_BANDWIDTH = 0.0025
+"""Below it the modes do not suffice: at this bandwidth the last one is damped to 1e-14."""
+
+_QUADRATURE = 2048
+_CHUNK = 1 << 14
+
+
+class SmoothError(NamedTuple):
+    """Value and bandwidth of a smooth calibration error; equal, unless the bandwidth is the smallest one."""
+
+    value: Tensor
+    bandwidth: Tensor
+
+
+def cosine_moments(position: Tensor, weight: Tensor) -> Tensor:
+    """`sum_i w_i cos(pi k x_i)` for k = 0..MODES-1, in float64, by the three-term recurrence of cosines."""
+    moments = torch.zeros(MODES, dtype=torch.float64, device=position.device)
+    for x, w in zip(torch.split(position.double(), _CHUNK), torch.split(weight.double(), _CHUNK), strict=True):
+        angle = math.pi * x
+        # Restarted from exact cosines every 32 modes, so that rounding does not grow with k.
+        for start in range(0, MODES, 32):
+            previous, current = torch.cos((start - 1) * angle), torch.cos(start * angle)
+            twice = 2 * torch.cos(angle)
+            for mode in range(start, start + 32):
+                moments[mode] += torch.dot(w, current)
+                previous, current = current, twice * current - previous
+    return moments
+
+
+def smooth_calibration_error(moments: Tensor, samples: float) -> SmoothError:
+    """The fixed point sigma = mean over t of `abs(smoothed residual at t)`, from the moments of the residuals.
+
+    The integral over t is the mean over 2,048 midpoints. The error decreases with the bandwidth, so bisection finds
+    the fixed point; where it lies below `SMALLEST_BANDWIDTH`, the value at that bandwidth is given.
+    """
+    scaled = moments / samples
+    cosines = _quadrature_cosines(moments.device)
+    low, high = SMALLEST_BANDWIDTH, 1.0
+    if _smoothed(scaled, low, cosines).abs().mean() <= low:
+        bandwidth = low
+    else:
+        for _ in range(45):
+            middle = 0.5 * (low + high)
+            if _smoothed(scaled, middle, cosines).abs().mean() > middle:
+                low = middle
+            else:
+                high = middle
+        bandwidth = 0.5 * (low + high)
+    value = _smoothed(scaled, bandwidth, cosines).abs().mean()
+    return SmoothError(value, torch.tensor(bandwidth, dtype=torch.float64))
+
+
+def smooth_noise_floor(variance_moments: Tensor, samples: float, bandwidth: float) -> Tensor:
+    """Expected smooth error of a calibrated model at this bandwidth, from the moments of `p (1 - p)`.
+
+    The square of a Gaussian kernel is a Gaussian of 1/sqrt(2) of its width over `2 sigma sqrt(pi)`, which gives the
+    variance at each t; the mean absolute value of normal noise is sqrt(2/pi) of its deviation.
+    """
+    narrow = max(bandwidth / math.sqrt(2), SMALLEST_BANDWIDTH)
+    density = _smoothed(variance_moments / samples, narrow, _quadrature_cosines(variance_moments.device)).clamp(min=0)
+    variance = density / (2 * bandwidth * math.sqrt(math.pi) * samples)
+    return (math.sqrt(2 / math.pi) * variance.sqrt()).mean()
+
+
+def _smoothed(moments: Tensor, bandwidth: float, cosines: Tensor) -> Tensor:
+    mode = torch.arange(MODES, dtype=torch.float64, device=moments.device)
+    damping = torch.exp(-0.5 * (math.pi * bandwidth * mode) ** 2)
+    factor = torch.where(mode == 0, 1.0, 2.0)
+    kept = max(1, int((damping > 1e-18).sum()))
+    return cosines[:, :kept] @ (factor * damping * moments)[:kept]
+
+
+def _quadrature_cosines(device: torch.device) -> Tensor:
+    midpoints = (torch.arange(_QUADRATURE, dtype=torch.float64, device=device) + 0.5) / _QUADRATURE
+    return torch.cos(math.pi * midpoints.unsqueeze(-1) * torch.arange(MODES, dtype=torch.float64, device=device))

@@ -1,0 +1,63 @@
+"""Any measure as a `torchmetrics.Metric`, for Lightning's `self.log` and for `MetricCollection`."""
+
+from typing import Any
+
+from torch import Tensor, tensor
+
+from counterpoise._extras import require
+from counterpoise.metrics import Estimate, Key, Measure
+from counterpoise.metrics.inputs import prediction_table
+
+_torchmetrics = require("torchmetrics", extra="torchmetrics", purpose="the torchmetrics adapter")
+
+
+class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
+    """A streamed measure with torchmetrics' life cycle: its sums are states that are reduced by addition.
+
+    `compute` returns the values alone, as tensors, because that is what loggers take; `estimates` returns them with
+    their intervals.
+
+    >>> from counterpoise.metrics import TopLabelCalibration
+    >>> metric = MeasureMetric(TopLabelCalibration(bins=15))
+    >>> metric.update(probabilities=tensor([[0.95, 0.05], [1.0, 0.0]]), labels=tensor([0, 1]))
+    >>> metric.compute()["ece"]
+    tensor(0.4750, dtype=torch.float64)
+    """
+
+    full_state_update = False
+    is_differentiable = False
+    higher_is_better = None
+
+    def __init__(self, measure: Measure[dict[Key, Estimate]]) -> None:
+        super().__init__()
+        self.measure = measure
+        self._names = list(measure.zeros())
+        for name, zero in measure.zeros().items():
+            self.add_state(f"sum_{name}", default=zero, dist_reduce_fx="sum")
+        self.set_dtype(zero.dtype)
+
+    def update(
+        self,
+        *,
+        logits: Any = None,
+        probabilities: Any = None,
+        labels: Any = None,
+        valid: Any = None,
+        in_distribution: Any = None,
+    ) -> None:
+        """Add a batch; arguments as in `counterpoise.Stream.update`."""
+        table = prediction_table(
+            logits=logits, probabilities=probabilities, labels=labels, valid=valid, in_distribution=in_distribution
+        )
+        sums = self.measure.sums(table.checked_rows(0, len(table.values)))
+        for name in self._names:
+            state = getattr(self, f"sum_{name}")
+            setattr(self, f"sum_{name}", state + sums[name].to(state.device))
+
+    def estimates(self) -> dict[Key, Estimate]:
+        """All values with their intervals."""
+        return self.measure.compute({name: getattr(self, f"sum_{name}") for name in self._names})
+
+    def compute(self) -> dict[str, Tensor]:
+        """All values as float64 scalars, by name."""
+        return {str(key): tensor(estimate.value).double() for key, estimate in self.estimates().items()}

@@ -1,0 +1,96 @@
+"""Names of all measures, in one place, and the type of a measured value."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from counterpoise.functional.intervals import Interval
+
+
+class Key(StrEnum):
+    """The key of a measure wherever it is stored, printed or looked up."""
+
+    ACCURACY = "accuracy"
+    NLL = "nll"
+    BRIER = "brier"
+    BRIER_CALIBRATION = "brier_calibration"
+    BRIER_REFINEMENT = "brier_refinement"
+    MEAN_GAP = "mean_gap"
+    ECE = "ece"
+    DEBIASED_ECE = "debiased_ece"
+    EQUAL_MASS_ECE = "equal_mass_ece"
+    SMOOTH_ECE = "smooth_ece"
+    MCE = "mce"
+    CLASSWISE_ECE = "classwise_ece"
+    AUROC = "auroc"
+    AUPR_POSITIVE = "aupr_positive"
+    AUPR_NEGATIVE = "aupr_negative"
+    FPR_AT_TPR95 = "fpr_at_tpr95"
+    MINIMUM_DETECTION_ERROR = "minimum_detection_error"
+    DETECTION_ERROR_AT_TPR95 = "detection_error_at_tpr95"
+    AURC = "aurc"
+    EXCESS_AURC = "excess_aurc"
+
+
+@dataclass(frozen=True)
+class KeyInfo:
+    """How a measure is shown: the value is multiplied by `scale` and followed by `unit`."""
+
+    title: str
+    scale: float
+    unit: str
+    higher_is_better: bool | None
+
+
+KEY_INFO: dict[Key, KeyInfo] = {
+    Key.ACCURACY: KeyInfo("Accuracy", 100, "%", True),
+    Key.NLL: KeyInfo("NLL", 1, "nats", False),
+    Key.BRIER: KeyInfo("Brier score", 1, "", False),
+    Key.BRIER_CALIBRATION: KeyInfo("  calibration part", 1, "", False),
+    Key.BRIER_REFINEMENT: KeyInfo("  refinement part", 1, "", False),
+    Key.MEAN_GAP: KeyInfo("Mean confidence - accuracy", 100, "points", None),
+    Key.ECE: KeyInfo("ECE", 100, "%", False),
+    Key.DEBIASED_ECE: KeyInfo("ECE, debiased (sign cross-fit)", 100, "%", False),
+    Key.EQUAL_MASS_ECE: KeyInfo("ECE, equal-mass bins", 100, "%", False),
+    Key.SMOOTH_ECE: KeyInfo("ECE, smooth", 100, "%", False),
+    Key.MCE: KeyInfo("Maximum calibration error", 100, "%", False),
+    Key.CLASSWISE_ECE: KeyInfo("Classwise ECE", 1000, "e-3", False),
+    Key.AUROC: KeyInfo("AUROC", 100, "%", True),
+    Key.AUPR_POSITIVE: KeyInfo("AUPR, positives", 100, "%", True),
+    Key.AUPR_NEGATIVE: KeyInfo("AUPR, negatives", 100, "%", True),
+    Key.FPR_AT_TPR95: KeyInfo("FPR at 95% TPR", 100, "%", False),
+    Key.MINIMUM_DETECTION_ERROR: KeyInfo("Detection error, minimum", 100, "%", False),
+    Key.DETECTION_ERROR_AT_TPR95: KeyInfo("Detection error at 95% TPR", 100, "%", False),
+    Key.AURC: KeyInfo("AURC", 1000, "e-3", False),
+    Key.EXCESS_AURC: KeyInfo("Excess AURC", 1000, "e-3", False),
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measured value and how far it can be trusted.
+
+    Attributes:
+        value: the measure on these samples; NaN where it is not defined (no errors to detect, for example).
+        low: lower limit of the interval of the population value.
+        high: upper limit. For plug-in calibration errors the value itself may lie above it: it is biased, the interval
+            is not.
+        floor: what a perfectly calibrated model with these confidences would show on average, where that is not 0.
+        error_bound: largest possible difference to the exact value, where the measure was streamed through a histogram.
+    """
+
+    value: float
+    low: float
+    high: float
+    floor: float | None = None
+    error_bound: float | None = None
+
+    @classmethod
+    def of(
+        cls, value: float, interval: Interval, *, floor: float | None = None, error_bound: float | None = None
+    ) -> "Estimate":
+        """An estimate from its value and interval."""
+        return cls(float(value), float(interval.low), float(interval.high), floor, error_bound)
+
+
+UNDEFINED = Interval(math.nan, math.nan)

@@ -1,0 +1,231 @@
+"""Predictions and labels from tensors, arrays or lists, checked value by value.
+
+Losses trust their input; measures do not. Every refusal is a `ValueError` that names the first bad row and column.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.functional.reduction import upcast
+
+SUM_TOLERANCE = {torch.bfloat16: 1e-2}
+"""How far a row of probabilities may be from 1, by dtype: bfloat16 keeps 8 bits of each."""
+
+DEFAULT_SUM_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class PredictionBatch:
+    """Checked predictions of n samples.
+
+    Attributes:
+        probabilities: `[n, K]`, float32 or float64.
+        labels: `[n]` int64, or None.
+        logits: `[n, K]`, or None where only probabilities are known.
+        log_label: log-probability of the label `[n]`, or None without labels.
+        in_distribution: `[n]` boolean, or None.
+    """
+
+    probabilities: Tensor
+    labels: Tensor | None
+    logits: Tensor | None
+    log_label: Tensor | None
+    in_distribution: Tensor | None
+
+    def top(self) -> tuple[Tensor, Tensor]:
+        """Confidence `[n]` in [0, 1] and correctness `[n]` of the predicted class."""
+        confidence, prediction = self.probabilities.max(-1)
+        return confidence.clamp(max=1), prediction == self.required_labels()
+
+    def required_labels(self) -> Tensor:
+        """The labels, where a measure cannot do without."""
+        if self.labels is None:
+            raise ValueError("this measure needs labels; pass labels=")
+        return self.labels
+
+
+@dataclass(frozen=True)
+class PredictionTable:
+    """Predictions of n samples whose shapes and dtypes are right and whose values have not been looked at.
+
+    Attributes:
+        values: `[n, K]` logits or probabilities.
+        are_logits: which of the two.
+        labels: `[n]` int64, or None.
+        valid: `[n]` boolean, or None where all rows count.
+        in_distribution: `[n]` boolean, or None.
+    """
+
+    values: Tensor
+    are_logits: bool
+    labels: Tensor | None
+    valid: Tensor | None
+    in_distribution: Tensor | None
+
+    def checked_rows(self, start: int, stop: int) -> PredictionBatch:
+        """The rows from `start` to `stop` that count, their values checked."""
+        values = self.values[start:stop]
+        rows = torch.arange(start, start + len(values), device=values.device)
+        labels, inside = (
+            None if column is None else column[start:stop] for column in (self.labels, self.in_distribution)
+        )
+        if self.valid is not None:
+            kept = self.valid[start:stop]
+            values, rows = values[kept], rows[kept]
+            labels, inside = (None if column is None else column[kept] for column in (labels, inside))
+        if labels is not None:
+            _check_labels(labels, values.shape[-1], rows)
+        convert = _from_logits if self.are_logits else _from_probabilities
+        return convert(values, labels, inside, rows)
+
+
+def prediction_table(
+    *,
+    logits: Any = None,
+    probabilities: Any = None,
+    labels: Any = None,
+    valid: Any = None,
+    in_distribution: Any = None,
+) -> PredictionTable:
+    """A table of `[..., K]` logits or probabilities with their `[...]` columns; leading axes are flattened.
+
+    Args:
+        logits: any real numbers but NaN and +inf; -inf marks an impossible class.
+        probabilities: at least 0, each row summing to 1.
+        labels: integers in [0, K).
+        valid: boolean; rows where it is False are left out, unchecked.
+        in_distribution: boolean; False for foreign samples.
+    """
+    if (logits is None) == (probabilities is None):
+        raise ValueError("give either logits or probabilities, and not both: they are never told apart by their values")
+    name = "probabilities" if logits is None else "logits"
+    values = as_tensor(probabilities if logits is None else logits, name)
+    if not values.is_floating_point():
+        raise ValueError(f"{name} must be floating point, got {_dtype(values)}")
+    if values.ndim < 2:
+        raise ValueError(f"{name} must have shape [..., K], samples by classes, got {list(values.shape)}")
+    if values.shape[-1] < 2:
+        raise ValueError(
+            f"{name} have K = {values.shape[-1]} classes, at least 2 are needed; "
+            "a single probability p of a binary model becomes the two columns 1 - p and p"
+        )
+    if values.numel() == 0:
+        raise ValueError(f"{name} are empty: shape {list(values.shape)}")
+    leading, device = values.shape[:-1], values.device
+    return PredictionTable(
+        values=values.reshape(-1, values.shape[-1]),
+        are_logits=logits is not None,
+        labels=None if labels is None else _labels(labels, leading).to(device),
+        valid=None if valid is None else _mask(valid, leading, "valid").to(device),
+        in_distribution=None
+        if in_distribution is None
+        else _mask(in_distribution, leading, "in_distribution").to(device),
+    )
+
+
+def as_tensor(values: Any, name: str) -> Tensor:
+    """A detached dense tensor from a tensor, an array, or nested lists of numbers."""
+    if isinstance(values, Tensor):
+        if values.layout != torch.strided:
+            raise ValueError(f"{name} must be a dense tensor, got {values.layout}; call .to_dense()")
+        return values.detach()
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError(
+            f"{name} are a masked array with masked entries; fill them, or leave their rows out with valid="
+        )
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name} are not a rectangular array of numbers: {error}") from None
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must hold real numbers, got an array of dtype {array.dtype}")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        raise ValueError(f"{name} have dtype {array.dtype}; convert them to float64")
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} hold integers above {np.iinfo(np.int64).max}")
+    kinds = {"f": array.dtype.newbyteorder("="), "i": np.dtype(np.int64), "u": np.dtype(np.int64), "b": np.dtype(bool)}
+    return torch.from_numpy(np.array(array, dtype=kinds[array.dtype.kind], copy=not array.flags.writeable or None))
+
+
+def _from_logits(logits: Tensor, labels: Tensor | None, inside: Tensor | None, rows: Tensor) -> PredictionBatch:
+    logits = upcast(logits)
+    # The maximum of a row is finite unless the row holds NaN or +inf, or nothing but -inf.
+    _refuse(~torch.isfinite(logits.amax(-1)), logits, rows, _describe_bad_logits)
+    log_probabilities = torch.log_softmax(logits, -1)
+    log_label = None if labels is None else log_probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return PredictionBatch(log_probabilities.exp_(), labels, logits, log_label, inside)
+
+
+def _from_probabilities(values: Tensor, labels: Tensor | None, inside: Tensor | None, rows: Tensor) -> PredictionBatch:
+    tolerance = SUM_TOLERANCE.get(values.dtype, DEFAULT_SUM_TOLERANCE)
+    values = upcast(values)
+    in_range = (values.amin(-1) >= 0) & ((values.sum(-1) - 1).abs() <= tolerance)
+    _refuse(~in_range, values, rows, _describe_bad_probabilities)
+    log_label = None if labels is None else values.gather(-1, labels.unsqueeze(-1)).squeeze(-1).log()
+    return PredictionBatch(values, labels, None, log_label, inside)
+
+
+def _refuse(bad: Tensor, values: Tensor, rows: Tensor, describe: Any) -> None:
+    if not bool(bad.any()):
+        return
+    first = int(bad.nonzero()[0])
+    raise ValueError(describe(int(rows[first]), values[first].double().cpu()))
+
+
+def _describe_bad_logits(row: int, values: Tensor) -> str:
+    wrong = torch.isnan(values) | (values == torch.inf)
+    if bool(wrong.any()):
+        column = int(wrong.nonzero()[0])
+        return f"logits row {row}, column {column} is {values[column].item()}; logits must not be NaN or +inf"
+    return f"logits row {row}, columns 0 to {len(values) - 1} are all -inf; at least one class must be possible"
+
+
+def _describe_bad_probabilities(row: int, values: Tensor) -> str:
+    wrong = ~torch.isfinite(values) | (values < 0)
+    if bool(wrong.any()):
+        column = int(wrong.nonzero()[0])
+        return (
+            f"probabilities row {row}, column {column} is {values[column].item()}; "
+            "probabilities are numbers of at least 0 (if these are logits, pass logits=)"
+        )
+    column = int(values.argmax())
+    return (
+        f"probabilities row {row} sums to {values.sum().item():.6g}, not 1 (its largest is {values[column].item():.6g} "
+        f"in column {column}); normalise them, or pass logits= if these are logits"
+    )
+
+
+def _labels(labels: Any, leading: torch.Size) -> Tensor:
+    tensor = as_tensor(labels, "labels")
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(f"labels must be integer class indices, got {_dtype(tensor)}")
+    if tensor.shape != leading:
+        raise ValueError(f"labels must have shape {list(leading)}, one class index a sample, got {list(tensor.shape)}")
+    return tensor.reshape(-1).long()
+
+
+def _mask(mask: Any, leading: torch.Size, name: str) -> Tensor:
+    tensor = as_tensor(mask, name)
+    if tensor.dtype != torch.bool:
+        raise ValueError(f"{name} must be boolean, got {_dtype(tensor)}")
+    if tensor.shape != leading:
+        raise ValueError(f"{name} must have shape {list(leading)}, got {list(tensor.shape)}")
+    return tensor.reshape(-1)
+
+
+def _check_labels(labels: Tensor, classes: int, rows: Tensor) -> None:
+    bad = (labels < 0) | (labels >= classes)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        raise ValueError(
+            f"labels row {int(rows[first])}, column 0 is {int(labels[first])}, outside [0, {classes}); "
+            "leave rows without a class out with valid="
+        )
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

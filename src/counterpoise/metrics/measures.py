@@ -1,0 +1,250 @@
+"""The measures that can be streamed, each a frozen dataclass of its configuration.
+
+`compute` returns a dictionary from `Key` to `Estimate`. `Performance`, `TopLabelCalibration` and
+`ClasswiseCalibration` are exact; `ConfidenceRanking` and `OodDetection` go through a fine histogram and state the
+largest error that it can cause.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from counterpoise.functional.calibration import (
+    DEFAULT_BINS,
+    BinSums,
+    bin_index,
+    brier_calibration,
+    classwise_calibration_error,
+    debiased_calibration_error,
+    expected_calibration_error,
+    maximum_calibration_error,
+    mean_gap,
+    noise_floor,
+    sums_by_index,
+)
+from counterpoise.functional.classwise import classwise_sums
+from counterpoise.functional.confidence import confidence_score
+from counterpoise.functional.detection import RankCounts
+from counterpoise.functional.histogram import CELLS, confidence_cells, histogram_cells, score_cells
+from counterpoise.functional.intervals import (
+    DEFAULT_LEVEL,
+    Interval,
+    brier_calibration_interval,
+    calibration_error_interval,
+    maximum_error_interval,
+    mean_interval,
+    wilson_interval,
+)
+from counterpoise.metrics.estimates import Estimate, Key
+from counterpoise.metrics.inputs import PredictionBatch
+from counterpoise.metrics.ranking import calibration_by_rank, rank_counts_of_cells, ranking_estimates
+from counterpoise.metrics.stream import Sums
+
+Estimates = dict[Key, Estimate]
+
+
+@dataclass(frozen=True)
+class Performance:
+    """Accuracy (Wilson interval), negative log-likelihood and Brier score (normal intervals)."""
+
+    level: float = DEFAULT_LEVEL
+
+    def zeros(self) -> Sums:
+        """No samples."""
+        names = ("nll", "nll_squared", "brier", "brier_squared")
+        counts = {name: torch.zeros((), dtype=torch.int64) for name in ("count", "correct")}
+        return counts | {name: torch.zeros((), dtype=torch.float64) for name in names}
+
+    def sums(self, batch: PredictionBatch) -> Sums:
+        """Sums of one batch."""
+        labels = batch.required_labels()
+        assert batch.log_label is not None  # noqa: S101
+        nll = -batch.log_label.double()
+        p = batch.probabilities
+        of_label = p.gather(-1, labels.unsqueeze(-1)).squeeze(-1).double()
+        brier = torch.linalg.vecdot(p, p).double() - 2 * of_label + 1
+        return {
+            "count": torch.tensor(len(labels)),
+            "correct": (p.argmax(-1) == labels).sum(),
+            "nll": nll.sum(),
+            "nll_squared": (nll**2).sum(),
+            "brier": brier.sum(),
+            "brier_squared": (brier**2).sum(),
+        }
+
+    def compute(self, sums: Sums) -> Estimates:
+        """Estimates of all samples."""
+        count = require_samples(sums["count"])
+        values = {name: float(value) for name, value in sums.items()}
+
+        def mean(name: str) -> Estimate:
+            interval = mean_interval(values[name], values[f"{name}_squared"], count, level=self.level)
+            return Estimate.of(values[name] / count, interval)
+
+        accuracy = wilson_interval(values["correct"], count, level=self.level)
+        return {
+            Key.ACCURACY: Estimate.of(values["correct"] / count, accuracy),
+            Key.NLL: mean("nll"),
+            Key.BRIER: mean("brier"),
+        }
+
+
+@dataclass(frozen=True)
+class TopLabelCalibration:
+    """ECE, debiased ECE, MCE, and the signed gap of mean confidence and accuracy."""
+
+    bins: int = DEFAULT_BINS
+    level: float = DEFAULT_LEVEL
+
+    def zeros(self) -> Sums:
+        """No samples."""
+        return _zero_bins(self.bins)
+
+    def sums(self, batch: PredictionBatch) -> Sums:
+        """Sums of one batch."""
+        confidence, hits = batch.top()
+        return _as_sums(sums_by_index(bin_index(confidence, self.bins), confidence, hits, self.bins))
+
+    def compute(self, sums: Sums) -> Estimates:
+        """Estimates of all samples."""
+        bins = bin_sums_of(sums)
+        require_samples(bins.samples)
+        interval = calibration_error_interval(bins, level=self.level)
+        gap = float(mean_gap(bins))
+        squares = float(bins.squared_residual.sum())
+        samples = float(bins.samples)
+        return {
+            Key.MEAN_GAP: Estimate.of(gap, mean_interval(gap * samples, squares, samples, level=self.level)),
+            Key.ECE: Estimate.of(float(expected_calibration_error(bins)), interval, floor=float(noise_floor(bins))),
+            Key.DEBIASED_ECE: Estimate.of(float(debiased_calibration_error(bins)), interval),
+            Key.MCE: Estimate.of(
+                float(maximum_calibration_error(bins)), maximum_error_interval(bins, level=self.level)
+            ),
+        }
+
+
+@dataclass(frozen=True)
+class ClasswiseCalibration:
+    """Classwise ECE, and the calibration part of the Brier score, over all classes."""
+
+    num_classes: int
+    bins: int = DEFAULT_BINS
+    level: float = DEFAULT_LEVEL
+
+    def zeros(self) -> Sums:
+        """No samples."""
+        return _zero_bins(self.num_classes, self.bins)
+
+    def sums(self, batch: PredictionBatch) -> Sums:
+        """Sums of one batch."""
+        classes = batch.probabilities.shape[-1]
+        if classes != self.num_classes:
+            raise ValueError(f"predictions have {classes} classes, the measure was made for {self.num_classes}")
+        return _as_sums(classwise_sums(batch.probabilities, batch.required_labels(), bins=self.bins))
+
+    def compute(self, sums: Sums) -> Estimates:
+        """Estimates of all samples."""
+        bins = bin_sums_of(sums)
+        require_samples(bins.samples[0])
+        interval = calibration_error_interval(bins, level=self.level)
+        floor = float(noise_floor(bins).mean())
+        part = brier_calibration_interval(bins, level=self.level)
+        return {
+            Key.CLASSWISE_ECE: Estimate.of(float(classwise_calibration_error(bins)), interval, floor=floor),
+            Key.BRIER_CALIBRATION: Estimate.of(float(brier_calibration(bins)), part),
+        }
+
+
+@dataclass(frozen=True)
+class ConfidenceRanking:
+    """Equal-mass and smooth ECE, and misclassification detection by confidence, each with its error bound."""
+
+    bins: int = DEFAULT_BINS
+    level: float = DEFAULT_LEVEL
+
+    def zeros(self) -> Sums:
+        """No samples."""
+        return _zero_bins(CELLS)
+
+    def sums(self, batch: PredictionBatch) -> Sums:
+        """Sums of one batch."""
+        return _as_sums(histogram_cells(*batch.top()))
+
+    def compute(self, sums: Sums) -> Estimates:
+        """Estimates of all samples."""
+        cells = bin_sums_of(sums)
+        require_samples(cells.samples)
+        return {
+            **calibration_by_rank(cells, bins=self.bins, level=self.level, exact=False),
+            **ranking_estimates(rank_counts_of_cells(cells), stratified=False, level=self.level, exact=False),
+        }
+
+
+@dataclass(frozen=True)
+class OodDetection:
+    """In-distribution (positive) against out-of-distribution samples, by any confidence score; needs no labels."""
+
+    score: str = "max_softmax"
+    level: float = DEFAULT_LEVEL
+
+    def zeros(self) -> Sums:
+        """No samples."""
+        return {name: torch.zeros(CELLS, dtype=torch.int64) for name in ("inside", "outside")}
+
+    def sums(self, batch: PredictionBatch) -> Sums:
+        """Sums of one batch."""
+        if batch.in_distribution is None:
+            raise ValueError("OOD detection needs to know which samples are in-distribution; pass in_distribution=")
+        cells = self._cells(batch)
+        return {
+            "inside": torch.bincount(cells[batch.in_distribution], minlength=CELLS),
+            "outside": torch.bincount(cells[~batch.in_distribution], minlength=CELLS),
+        }
+
+    def compute(self, sums: Sums) -> Estimates:
+        """Estimates of all samples."""
+        require_samples(sums["inside"].sum() + sums["outside"].sum())
+        counts = RankCounts(sums["inside"].flip(0), sums["outside"].flip(0))
+        return ranking_estimates(counts, stratified=True, level=self.level, exact=False)
+
+    def _cells(self, batch: PredictionBatch) -> Tensor:
+        if batch.logits is not None:
+            scores = confidence_score(self.score, logits=batch.logits)
+        else:
+            scores = confidence_score(self.score, probabilities=batch.probabilities)
+        crowded = self.score in ("max_softmax", "margin")
+        return confidence_cells(scores.clamp(0, 1)) if crowded else score_cells(scores)
+
+
+def brier_refinement(brier: Estimate, calibration: Estimate) -> Estimate:
+    """The Brier score less its calibration part; the interval adds the widths of both, as if independent."""
+    value = brier.value - calibration.value
+    half = sum(((part.high - part.low) / 2) ** 2 for part in (brier, calibration)) ** 0.5
+    centre = (brier.low + brier.high) / 2 - (calibration.low + calibration.high) / 2
+    return Estimate.of(value, Interval(max(0.0, centre - half), centre + half))
+
+
+def bin_sums_of(sums: Sums) -> BinSums:
+    """The sums of a calibration measure as `BinSums`, on the host."""
+    return BinSums(**{field.name: sums[field.name].cpu() for field in fields(BinSums)})
+
+
+def require_samples(count: Tensor) -> int:
+    """The number of samples, refusing 0."""
+    samples = int(count)
+    if samples == 0:
+        raise ValueError("there are no samples: call update() before compute()")
+    return samples
+
+
+def _zero_bins(*shape: int) -> Sums:
+    integers = {"count", "hits"}
+    return {
+        field.name: torch.zeros(shape, dtype=torch.int64 if field.name in integers else torch.float64)
+        for field in fields(BinSums)
+    }
+
+
+def _as_sums(bins: BinSums) -> Sums:
+    return {field.name: getattr(bins, field.name) for field in fields(BinSums)}

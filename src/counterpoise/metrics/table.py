@@ -1,0 +1,84 @@
+"""`Scores` as text of at most 100 columns, and as HTML for notebooks."""
+
+import html
+import math
+
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
+from counterpoise.metrics.scores import RankingScores, Scores
+
+Row = tuple[str, str, str, str]
+"""Measure, value, interval, noise floor."""
+
+
+def as_text(scores: Scores) -> str:
+    """A table with a line for each measure."""
+    width = max(len(row[0]) for _, rows in _sections(scores) for row in rows)
+    lines = [_verdict(scores), ""]
+    lines.append(f"{'':{width}}  {'value':>14}  {f'{scores.level:.0%} interval':>20}  {'noise floor':>11}")
+    for title, rows in _sections(scores):
+        lines.append(title)
+        lines += [
+            f"{name:{width}}  {value:>14}  {interval:>20}  {floor:>11}".rstrip()
+            for name, value, interval, floor in rows
+        ]
+    return "\n".join(lines)
+
+
+def as_html(scores: Scores) -> str:
+    """The same table as HTML, every text escaped."""
+
+    def cells(tag: str, texts: tuple[str, ...]) -> str:
+        return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)
+
+    body = ""
+    for title, rows in _sections(scores):
+        body += f'<tr><th colspan="4" style="text-align:left">{html.escape(title)}</th></tr>'
+        body += "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    head = cells("th", ("", "value", f"{scores.level:.0%} interval", "noise floor"))
+    return f"<p>{html.escape(_verdict(scores))}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _verdict(scores: Scores) -> str:
+    gap, accuracy = scores[Key.MEAN_GAP], scores[Key.ACCURACY].value
+    says = f"{scores.samples:,} samples, {scores.classes:,} classes: "
+    says += f"says {accuracy + gap.value:.1%} on average, is right {accuracy:.1%} of the time"
+    if gap.low > 0:
+        return f"{says}: overconfident by {100 * gap.value:.1f} points."
+    if gap.high < 0:
+        return f"{says}: underconfident by {-100 * gap.value:.1f} points."
+    return f"{says}: no difference beyond chance."
+
+
+def _sections(scores: Scores) -> list[tuple[str, list[Row]]]:
+    sections = [("Performance and calibration", _rows(scores.estimates))]
+    sections.append(_ranking_section("Right from wrong", scores.misclassification))
+    if scores.ood is not None:
+        sections.append(_ranking_section("In-distribution from foreign", scores.ood))
+    return sections
+
+
+def _ranking_section(title: str, ranking: RankingScores) -> tuple[str, list[Row]]:
+    return f"{title}, by {ranking.score} ({ranking.positives:,} : {ranking.negatives:,})", _rows(ranking.estimates)
+
+
+def _rows(estimates: dict[Key, Estimate]) -> list[Row]:
+    return [_row(key, estimate) for key, estimate in estimates.items()]
+
+
+def _row(key: Key, estimate: Estimate) -> Row:
+    info = KEY_INFO[key]
+    digits = 2 if info.scale > 1 else 4
+    name = f"  {info.title}"
+    if math.isnan(estimate.value):
+        return name, "undefined", "", ""
+
+    def shown(value: float) -> str:
+        return f"{info.scale * value:.{digits}f}"
+
+    interval = "" if math.isnan(estimate.low) else f"{shown(estimate.low)} to {shown(estimate.high)}"
+    return (
+        name,
+        f"{shown(estimate.value)} {info.unit:6}",
+        interval,
+        "" if estimate.floor is None else shown(estimate.floor),
+    )

@@ -1,0 +1,76 @@
+"""Deep mutual learning: peers that all see the labels, the comparison that shows what MTE changes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from counterpoise.functional.reduction import IGNORE_INDEX
+from counterpoise.functional.transport import deep_mutual
+from counterpoise.objectives.models import call_for_logits, parameter_group, require_disjoint_parameters
+from counterpoise.objectives.output import ObjectiveOutput
+from counterpoise.objectives.supervised import evaluation_output
+
+
+class DeepMutualLearning(nn.Module):
+    """Each model trains with `CE + alpha mean_{j != i} KL(p_j || p_i)`; the first is the one reported.
+
+    All models are updated together from one scalar. In evaluation, and without labels, the first alone runs.
+
+    Args:
+        models: two or more; the first is `primary`.
+        alpha: weight of the pull towards the peers.
+        ignore_index: positions with this label take no part.
+        process_group: over which each batch is sharded. Needed only where shards are of uneven weight.
+
+    >>> import torch
+    >>> objective = DeepMutualLearning([nn.Linear(4, 3), nn.Linear(4, 3)], alpha=1.0)
+    >>> objective(torch.zeros(2, 4), labels=torch.tensor([0, 2])).loss.backward()
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        alpha: float,
+        *,
+        ignore_index: int = IGNORE_INDEX,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__()
+        if len(models) < 2:
+            raise ValueError(f"deep mutual learning needs at least two models, got {len(models)}")
+        require_disjoint_parameters({f"models.{index}": model for index, model in enumerate(models)})
+        self.models = nn.ModuleList(models)
+        self.alpha = alpha
+        self.ignore_index = ignore_index
+        self.process_group = process_group
+
+    @property
+    def primary(self) -> nn.Module:
+        """The first model."""
+        return self.models[0]
+
+    def forward(
+        self, *inputs: Any, labels: Tensor | None = None, sample_weight: Tensor | None = None, **named_inputs: Any
+    ) -> ObjectiveOutput:
+        """Run the models on `inputs` and `named_inputs`; every model gets the same."""
+        if labels is None or not self.training:
+            logits = call_for_logits(self.primary, inputs, named_inputs)
+            return evaluation_output(logits, labels, ignore_index=self.ignore_index, sample_weight=sample_weight)
+        all_logits = [call_for_logits(model, inputs, named_inputs) for model in self.models]
+        terms = deep_mutual(
+            all_logits,
+            labels,
+            alpha=self.alpha,
+            ignore_index=self.ignore_index,
+            sample_weight=sample_weight,
+            group=self.process_group,
+        )
+        parts = {f"cross_entropy_{index}": term for index, term in enumerate(terms.cross_entropy)}
+        parts |= {f"transport_{index}": term for index, term in enumerate(terms.transport)}
+        return ObjectiveOutput.of(logits=all_logits[0], loss=terms.loss, parts=parts)
+
+    def parameter_groups(self, *, lr: float) -> list[dict[str, Any]]:
+        """One optimizer group a model, all with the same learning rate, that hold every parameter exactly once."""
+        return [parameter_group(f"model_{index}", [model], lr=lr) for index, model in enumerate(self.models)]

@@ -1,0 +1,36 @@
+"""Calling somebody else's model, and naming its parameters."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def call_for_logits(model: nn.Module, inputs: Sequence[Any], named_inputs: Mapping[str, Any]) -> Tensor:
+    """Run a model that returns a tensor, or an object or mapping with `logits`."""
+    output = model(*inputs, **named_inputs)
+    if isinstance(output, Tensor):
+        return output
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    raise ValueError(
+        f"{type(model).__name__} returned {type(output).__name__}; "
+        "a model must return a tensor of logits, or an object or mapping with a tensor called 'logits'"
+    )
+
+
+def require_disjoint_parameters(models: Mapping[str, nn.Module]) -> None:
+    """Refuse models that share a parameter: it would receive the gradients of two losses and stand in two groups."""
+    owners: dict[int, str] = {}
+    for name, model in models.items():
+        for parameter_name, parameter in model.named_parameters():
+            full_name = f"{name}.{parameter_name}"
+            owner = owners.setdefault(id(parameter), full_name)
+            if owner != full_name:
+                raise ValueError(f"{owner} and {full_name} are one parameter; give each model its own copy")
+
+
+def parameter_group(name: str, models: Sequence[nn.Module], *, lr: float) -> dict[str, Any]:
+    """One optimizer group with every parameter of the models, frozen ones included, each once."""
+    return {"name": name, "params": [parameter for model in models for parameter in model.parameters()], "lr": lr}

@@ -1,0 +1,102 @@
+"""The heart: a primary model kept in balance by auxiliaries that are gone when it ships."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from counterpoise.functional.reduction import IGNORE_INDEX
+from counterpoise.functional.transport import mutual_transport
+from counterpoise.objectives.models import call_for_logits, parameter_group, require_disjoint_parameters
+from counterpoise.objectives.output import ObjectiveOutput
+from counterpoise.objectives.schedules import AlphaSchedule
+from counterpoise.objectives.supervised import evaluation_output
+
+
+class MutualTransport(nn.Module):
+    """Mutual-transport ensemble (MTE): one module, one scalar, one backward pass.
+
+    In training with labels, every model runs once on the same batch, and
+    `loss = CE(f, y) + alpha (1/N) sum_i KL(g_i || f) + sum_i KL(f || g_i)`,
+    where the first argument of each KL is a constant: labels and auxiliaries teach the primary f, the primary alone
+    teaches the auxiliaries g_i. In evaluation, and without labels, only the primary runs; with labels, `.loss` is then
+    its cross-entropy.
+
+    Do not clip the gradients of all parameters by one joint norm: that couples the models. Clip each group, or none.
+
+    Args:
+        primary: the model to ship; returns logits `[..., K]`, or an object or mapping with `logits`.
+        auxiliaries: any number of models with logits of the same shape.
+        alpha: weight of the pull towards the auxiliaries; a number, or a function of progress in [0, 1].
+        ignore_index: positions with this label take no part in any term.
+        process_group: over which each batch is sharded. Needed only where shards are of uneven weight.
+
+    >>> model = MutualTransport(nn.Linear(4, 3), auxiliaries=[nn.Linear(4, 3)], alpha=0.8)
+    >>> optimizer = torch.optim.SGD(model.parameter_groups(lr=0.1, auxiliary_lr=0.01), momentum=0.9)
+    >>> output = model(torch.randn(2, 4), labels=torch.tensor([0, 2]))
+    >>> output.loss.backward()
+    >>> sorted(output.parts)
+    ['alpha', 'auxiliary_transport_0', 'cross_entropy', 'primary_transport']
+    """
+
+    def __init__(
+        self,
+        primary: nn.Module,
+        auxiliaries: Sequence[nn.Module],
+        alpha: float | AlphaSchedule,
+        *,
+        ignore_index: int = IGNORE_INDEX,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__()
+        require_disjoint_parameters(
+            {"primary": primary} | {f"auxiliaries.{index}": auxiliary for index, auxiliary in enumerate(auxiliaries)}
+        )
+        self.primary = primary
+        self.auxiliaries = nn.ModuleList(auxiliaries)
+        self.schedule = alpha
+        self.ignore_index = ignore_index
+        self.process_group = process_group
+        # A tensor, so that a compiled step is not compiled anew for each value; on the host and not a buffer, so that
+        # `.to(bfloat16)` does not round it and checkpoints do not hold what the schedule says.
+        self.alpha = torch.zeros((), dtype=torch.float64)
+        self.set_progress(0.0)
+
+    def set_progress(self, progress: float) -> None:
+        """Tell the alpha schedule how far training is, from 0.0 to 1.0; needless where alpha is constant."""
+        alpha = self.schedule(progress) if callable(self.schedule) else self.schedule
+        self.alpha = torch.tensor(alpha, dtype=torch.float64)
+
+    def forward(
+        self, *inputs: Any, labels: Tensor | None = None, sample_weight: Tensor | None = None, **named_inputs: Any
+    ) -> ObjectiveOutput:
+        """Run the models on `inputs` and `named_inputs`; every model gets the same."""
+        logits = call_for_logits(self.primary, inputs, named_inputs)
+        if labels is None or not self.training:
+            return evaluation_output(logits, labels, ignore_index=self.ignore_index, sample_weight=sample_weight)
+        terms = mutual_transport(
+            logits,
+            [call_for_logits(auxiliary, inputs, named_inputs) for auxiliary in self.auxiliaries],
+            labels,
+            alpha=self.alpha,
+            ignore_index=self.ignore_index,
+            sample_weight=sample_weight,
+            group=self.process_group,
+        )
+        parts = {
+            "cross_entropy": terms.cross_entropy,
+            "primary_transport": terms.primary_transport,
+            "alpha": self.alpha,
+        }
+        parts |= {f"auxiliary_transport_{index}": term for index, term in enumerate(terms.auxiliary_transport)}
+        return ObjectiveOutput.of(logits=logits, loss=terms.loss, parts=parts)
+
+    def parameter_groups(self, *, lr: float, auxiliary_lr: float) -> list[dict[str, Any]]:
+        """Two optimizer groups, `primary` and `auxiliaries`, that hold every parameter exactly once."""
+        groups = [
+            parameter_group("primary", [self.primary], lr=lr),
+            parameter_group("auxiliaries", list(self.auxiliaries), lr=auxiliary_lr),
+        ]
+        return [group for group in groups if group["params"]]

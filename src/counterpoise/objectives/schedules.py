@@ -1,0 +1,23 @@
+"""Alpha as a plain function of training progress, from 0.0 at the first step to 1.0 at the last."""
+
+from collections.abc import Callable
+from functools import partial
+
+AlphaSchedule = Callable[[float], float]
+"""Maps progress in [0, 1] to alpha."""
+
+
+def linear_warmup(alpha: float, *, fraction: float) -> AlphaSchedule:
+    """Alpha grows linearly from 0 over the first `fraction` of training and stays.
+
+    >>> schedule = linear_warmup(0.8, fraction=0.5)
+    >>> schedule(0.0), schedule(0.25), schedule(0.5), schedule(1.0)
+    (0.0, 0.4, 0.8, 0.8)
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction must be in (0, 1], got {fraction}")
+    return partial(_ramp, alpha, fraction)
+
+
+def _ramp(alpha: float, fraction: float, progress: float) -> float:
+    return alpha * min(1.0, progress / fraction)

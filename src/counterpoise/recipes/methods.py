@@ -1,0 +1,110 @@
+"""Every training method as one line of a table: its objective, its hyper-parameters, and where their values come from.
+
+A new loss joins with one line here (see CONTRIBUTING.md). `METHODS[name].build(models, **choice)` makes the objective.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from counterpoise.functional.batch_terms import dca_term, dtdp_term, mdca_term, mmce_term
+from counterpoise.functional.losses import (
+    cross_entropy,
+    entropy_regularised,
+    focal,
+    focal_sample_dependent,
+    label_smoothing,
+)
+from counterpoise.objectives import DeepMutualLearning, Loss, LossSum, MutualTransport, SupervisedObjective
+
+PAPER = "the MTE paper's grid"
+USUAL = "usual values; none in the MTE paper"
+ALPHA_GRID = (0.4, 0.6, 0.8, 1.0, 1.2)
+"""The interval that the paper tunes alpha in, at steps of 0.2."""
+
+GAMMA_GRID = (1.0, 2.0, 3.0)
+
+Build = Callable[..., nn.Module]
+"""`build(models, **choice)` takes one value of each hyper-parameter of the grid by name."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train a classifier.
+
+    Attributes:
+        title: as tables show it.
+        models: how many models train together, the primary first.
+        build: makes the objective from the models and one value of each hyper-parameter.
+        grid: hyper-parameters that are tuned, with the values to try.
+        source: where the values come from.
+    """
+
+    title: str
+    models: int
+    build: Build
+    grid: Mapping[str, tuple[float, ...]]
+    source: str
+
+
+def _loss(loss: Loss) -> Build:
+    """A loss whose hyper-parameters are its keyword arguments."""
+
+    def build(models: Sequence[nn.Module], **choice: float) -> nn.Module:
+        (model,) = models
+        return SupervisedObjective(model, partial(loss, **choice))
+
+    return build
+
+
+def _loss_made_by(factory: Callable[..., Loss]) -> Build:
+    """A loss that a function makes from its hyper-parameters."""
+
+    def build(models: Sequence[nn.Module], **choice: float) -> nn.Module:
+        (model,) = models
+        return SupervisedObjective(model, factory(**choice))
+
+    return build
+
+
+def _mutual_transport(models: Sequence[nn.Module], *, alpha: float) -> nn.Module:
+    return MutualTransport(models[0], models[1:], alpha)
+
+
+def _deep_mutual(models: Sequence[nn.Module], *, alpha: float) -> nn.Module:
+    return DeepMutualLearning(models, alpha)
+
+
+def _dca(beta: float) -> Loss:
+    return LossSum(cross_entropy, dca_term, weight=beta)
+
+
+def _mmce(weight: float) -> Loss:
+    return LossSum(cross_entropy, mmce_term, weight=weight)
+
+
+def _focal_mdca(gamma: float, beta: float) -> Loss:
+    return LossSum(partial(focal, gamma=gamma), mdca_term, weight=beta)
+
+
+def _focal_dtdp(gamma: float, weight: float) -> Loss:
+    # The loss of the method alone; that it also prunes its training samples is the sampler's business.
+    return LossSum(partial(focal, gamma=gamma), dtdp_term, weight=weight)
+
+
+METHODS: dict[str, Method] = {
+    "ce": Method("Cross-entropy", 1, _loss(cross_entropy), {}, PAPER),
+    "ls": Method("Label smoothing", 1, _loss(label_smoothing), {"smoothing": (0.05, 0.1)}, USUAL),
+    "er": Method("Entropy regularisation", 1, _loss(entropy_regularised), {"beta": (0.05, 0.1, 0.2)}, USUAL),
+    "dca": Method("DCA", 1, _loss_made_by(_dca), {"beta": (0.5, 1.0, 5.0, 10.0)}, PAPER),
+    "mmce": Method("MMCE", 1, _loss_made_by(_mmce), {"weight": (1.0, 2.0, 3.0, 4.0)}, PAPER),
+    "fl": Method("Focal loss", 1, _loss(focal), {"gamma": GAMMA_GRID}, PAPER),
+    "flsd53": Method("FLSD-53", 1, _loss(focal_sample_dependent), {}, PAPER),
+    "fl-mdca": Method("FL+MDCA", 1, _loss_made_by(_focal_mdca), {"gamma": GAMMA_GRID, "beta": (1.0,)}, PAPER),
+    "fl-dtdp": Method("FL+DTDP", 1, _loss_made_by(_focal_dtdp), {"gamma": GAMMA_GRID, "weight": (5.0, 10.0)}, PAPER),
+    "dml": Method("DML", 2, _deep_mutual, {"alpha": ALPHA_GRID}, "MTE's grid"),
+    "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER),
+    "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER),
+}

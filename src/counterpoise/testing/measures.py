@@ -1,0 +1,73 @@
+"""What a measure must satisfy to be streamed, merged and synchronised."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from counterpoise.metrics import Estimate, Measure, Stream
+
+
+def check_measure(
+    measure: Measure[Mapping[Any, Estimate]], *, logits: Tensor, labels: Tensor, in_distribution: Tensor | None = None
+) -> None:
+    """Raise `AssertionError`, naming the property, unless the measure keeps its contract.
+
+    Its sums are int64 or float64; batches of any size and order, streams merged in any grouping, and a state that was
+    saved and loaded give the same result as one batch; samples that are not valid do not count; nothing at all is a
+    `ValueError`.
+
+    Args:
+        measure: returns a mapping from name to `Estimate`.
+        logits: trial predictions `[n, K]`, n at least 8.
+        labels: `[n]`.
+        in_distribution: `[n]` boolean, where the measure needs it.
+    """
+
+    def seen(*parts: Tensor, valid: Tensor | None = None) -> Stream[Mapping[Any, Estimate]]:
+        stream = Stream(measure)
+        for rows in parts:
+            inside = None if in_distribution is None else in_distribution[rows]
+            kept = None if valid is None else valid[rows]
+            stream.update(logits=logits[rows], labels=labels[rows], in_distribution=inside, valid=kept)
+        return stream
+
+    everything = torch.arange(len(labels))
+    whole = seen(everything)
+    expected = whole.compute()
+    wrong = {name: value.dtype for name, value in whole.sums.items() if value.dtype not in (torch.int64, torch.float64)}
+    assert not wrong, f"sums must be int64 or float64: {wrong}"
+
+    _same(seen(*torch.split(everything, 3)).compute(), expected, "batches of another size change it")
+    _same(seen(everything.flip(0)).compute(), expected, "the order of the samples changes it")
+    left, right = seen(everything[:5]), seen(everything[5:])
+    left.merge(right)
+    _same(left.compute(), expected, "merging two streams changes it")
+    restored = Stream(measure)
+    restored.load_state_dict(whole.state_dict())
+    _same(restored.compute(), expected, "saving and loading its state changes it")
+    doubled = torch.cat([everything, everything])
+    twice = Stream(measure)
+    twice.update(
+        logits=logits[doubled],
+        labels=labels[doubled],
+        in_distribution=None if in_distribution is None else in_distribution[doubled],
+        valid=torch.arange(len(doubled)) < len(everything),
+    )
+    _same(twice.compute(), expected, "samples that are not valid change it")
+    whole.reset()
+    try:
+        whole.compute()
+    except ValueError:
+        return
+    raise AssertionError("without samples it computes something instead of raising ValueError")
+
+
+def _same(actual: Mapping[Any, Estimate], expected: Mapping[Any, Estimate], complaint: str) -> None:
+    for key, estimate in expected.items():
+        for name in ("value", "low", "high"):
+            one, other = getattr(actual[key], name), getattr(estimate, name)
+            close = math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-10) or (math.isnan(one) and math.isnan(other))
+            assert close, f"{complaint}: {key} {name} is {one}, not {other}"

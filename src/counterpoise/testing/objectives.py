@@ -1,0 +1,96 @@
+"""What an objective must satisfy to be trained by any engine."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from counterpoise.objectives import ObjectiveOutput
+
+
+def check_objective(
+    objective: nn.Module, inputs: Tensor | Mapping[str, Any], labels: Tensor, *, learning_rates: Mapping[str, float]
+) -> None:
+    """Raise `AssertionError`, naming the property, unless the objective keeps its contract.
+
+    In training with labels it returns an `ObjectiveOutput` with a finite scalar loss that reaches every trainable
+    parameter, and the primary's logits; its parameter groups hold every parameter exactly once; in evaluation, and
+    without labels, nothing but the primary runs, and with labels the loss is then the primary's cross-entropy; the
+    primary can be taken out and gives the same logits alone.
+
+    Args:
+        objective: with `primary` and `parameter_groups`. Gradients are reset; parameters are not changed.
+        inputs: one tensor, or keyword arguments.
+        labels: of the inputs.
+        learning_rates: keyword arguments of `parameter_groups`.
+    """
+    was_training = objective.training
+    try:
+        _check_training(objective, inputs, labels)
+        _check_groups(objective, learning_rates)
+        _check_evaluation(objective, inputs, labels)
+    finally:
+        objective.train(was_training)
+        objective.zero_grad()
+
+
+def _call(module: nn.Module, inputs: Tensor | Mapping[str, Any], labels: Tensor | None) -> Any:
+    if isinstance(inputs, Tensor):
+        return module(inputs, labels=labels)
+    return module(**inputs, labels=labels)
+
+
+def _check_training(objective: nn.Module, inputs: Tensor | Mapping[str, Any], labels: Tensor) -> None:
+    objective.train()
+    objective.zero_grad()
+    output = _call(objective, inputs, labels)
+    assert isinstance(output, ObjectiveOutput), f"it returns {type(output).__name__}, not ObjectiveOutput"
+    assert output.loss is not None, "in training with labels there is no loss"
+    assert output.loss.shape == (), f"its loss has shape {list(output.loss.shape)}, not a scalar"
+    assert torch.isfinite(output.loss), f"its loss is {output.loss.item()}"
+    assert output.loss is output["loss"], "output.loss and output['loss'] are not the same"
+    assert output.logits.shape[:-1] == labels.shape, (
+        f"logits {list(output.logits.shape)} do not belong to labels {list(labels.shape)}"
+    )
+    attached = [name for name, part in output.parts.items() if part.requires_grad]
+    assert not attached, f"parts {attached} keep the graph alive; detach them"
+    output.loss.backward()
+    missed = [name for name, p in objective.named_parameters() if p.requires_grad and p.grad is None]
+    assert not missed, f"the loss does not reach {missed}"
+
+
+def _check_groups(objective: nn.Module, learning_rates: Mapping[str, float]) -> None:
+    groups = objective.parameter_groups(**learning_rates)  # type: ignore[operator]
+    grouped = [id(parameter) for group in groups for parameter in group["params"]]
+    own = [id(parameter) for parameter in objective.parameters()]
+    assert len(set(grouped)) == len(grouped), "a parameter stands in two parameter groups"
+    assert set(grouped) == set(own), "the parameter groups do not hold exactly the parameters"
+    assert all("lr" in group for group in groups), "a parameter group has no learning rate"
+
+
+def _check_evaluation(objective: nn.Module, inputs: Tensor | Mapping[str, Any], labels: Tensor) -> None:
+    primary = objective.primary
+    assert isinstance(primary, nn.Module), "there is no module called 'primary'"
+    inside = set(primary.modules())
+    ran: list[str] = []
+    hooks = [
+        module.register_forward_hook(lambda *_, name=name: ran.append(name))
+        for name, module in objective.named_modules()
+        if module not in inside and not any(child in inside for child in module.modules())
+    ]
+    try:
+        objective.eval()
+        with torch.no_grad():
+            with_labels, without = _call(objective, inputs, labels), _call(objective, inputs, None)
+            alone = primary(inputs) if isinstance(inputs, Tensor) else primary(**inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert not ran, f"in evaluation {sorted(set(ran))} run beside the primary"
+    alone = alone if isinstance(alone, Tensor) else (alone["logits"] if isinstance(alone, Mapping) else alone.logits)
+    assert torch.equal(with_labels.logits, alone), "the primary alone gives other logits"
+    assert without.loss is None, "without labels there is a loss"
+    classes = alone.shape[-1]
+    expected = nn.functional.cross_entropy(alone.float().reshape(-1, classes), labels.reshape(-1))
+    assert torch.allclose(with_labels.loss.float(), expected), "in evaluation the loss is not the cross-entropy"
