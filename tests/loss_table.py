@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import oracles
 from torch import Tensor
 
+import oracles
 from counterpoise import LossSum
 from counterpoise.functional.batch_terms import dca_term, dtdp_term, mdca_term, mmce_term, weighted_mmce_term
 from counterpoise.functional.losses import (

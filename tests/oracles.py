@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import scipy.optimize
 
 
 def cross_entropy(p, y):
@@ -63,17 +64,15 @@ def weighted_mmce(p, y, *, normalise_twice=False):
     return math.sqrt(max(0.0, cc + ww - 2 * cw))
 
 
-def bin_of(confidence, bins):
-    """(lo, hi], 0 into the first."""
-    for i in range(bins):
-        if confidence <= np.asarray((i + 1) / bins).astype(np.asarray(confidence).dtype):
-            return i
-    return bins - 1
+def bins_of(confidence, bins):
+    """(lo, hi], 0 into the first; edges in the dtype of the confidences."""
+    upper_edges = (np.arange(1, bins + 1) / bins).astype(confidence.dtype)
+    return np.minimum(np.searchsorted(upper_edges, confidence, side="left"), bins - 1)
 
 
 def ece(p, y, bins):
     conf, correct = p.max(1), p.argmax(1) == y
-    index = np.array([bin_of(c, bins) for c in conf])
+    index = bins_of(conf, bins)
     total = 0.0
     for b in range(bins):
         inside = index == b
@@ -84,7 +83,7 @@ def ece(p, y, bins):
 
 def mce(p, y, bins):
     conf, correct = p.max(1), p.argmax(1) == y
-    index = np.array([bin_of(c, bins) for c in conf])
+    index = bins_of(conf, bins)
     return max(
         abs(correct[index == b].mean() - conf[index == b].astype(float).mean())
         for b in range(bins)
@@ -95,7 +94,7 @@ def mce(p, y, bins):
 def classwise_ece(p, y, bins):
     total = 0.0
     for k in range(p.shape[1]):
-        index = np.array([bin_of(c, bins) for c in p[:, k]])
+        index = bins_of(p[:, k], bins)
         for b in range(bins):
             inside = index == b
             if inside.any():
@@ -106,7 +105,7 @@ def classwise_ece(p, y, bins):
 def brier_calibration(p, y, bins):
     total = 0.0
     for k in range(p.shape[1]):
-        index = np.array([bin_of(c, bins) for c in p[:, k]])
+        index = bins_of(p[:, k], bins)
         for b in range(bins):
             inside = index == b
             if inside.any():
@@ -121,26 +120,24 @@ def equal_mass_ece(p, y, bins):
 
 
 def smooth_ece(p, y):
-    """Reflected Gaussian by images, the mean over 2,048 midpoints, fixed point by bisection."""
+    """Reflected Gaussian by images, the mean over 2,048 midpoints, fixed point by Brent's method."""
     conf, correct = p.max(1).astype(float), p.argmax(1) == y
     residual = correct - conf
     t = (np.arange(2048) + 0.5) / 2048
 
     def error(sigma):
         total = np.zeros_like(t)
-        for shift in range(-10, 11, 2) if sigma > 0.3 else (-2, 0, 2):
-            for mirrored in (conf, -conf):
-                z = (t[:, None] - mirrored[None, :] - shift) / sigma
+        images = [sign * conf + shift for shift in range(-10, 11, 2) for sign in (1, -1)]
+        for image in images:
+            if image.max() > -9 * sigma and image.min() < 1 + 9 * sigma:
+                z = (t[:, None] - image[None, :]) / sigma
                 total += np.exp(-0.5 * z * z) @ residual / (sigma * math.sqrt(2 * math.pi))
         return np.abs(total / len(y)).mean()
 
-    low, high = 0.0025, 1.0
-    if error(low) <= low:
-        return error(low)
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if error(middle) > middle else (low, middle)
-    return error((low + high) / 2)
+    smallest = 0.0025
+    if error(smallest) <= smallest:
+        return error(smallest)
+    return error(scipy.optimize.brentq(lambda sigma: error(sigma) - sigma, smallest, 1.0, xtol=1e-14, rtol=1e-14))
 
 
 def _thresholds(scores):

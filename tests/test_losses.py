@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loss_table import LOSSES
 
 from counterpoise import LossSum
 from counterpoise.functional.batch_terms import dca_term, mdca_term, mmce_term, weighted_mmce_term
 from counterpoise.functional.losses import cross_entropy, entropy_regularised, focal, label_smoothing
 from counterpoise.functional.reduction import upcast
 from counterpoise.testing import check_loss
+from loss_table import LOSSES
 
 ROWS = pytest.mark.parametrize("name", LOSSES)
 

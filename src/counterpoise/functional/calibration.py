@@ -42,6 +42,11 @@ class BinSums:
         return self.count.sum(-1)
 
     @property
+    def share(self) -> Tensor:
+        """`n_b / N` per bin."""
+        return self.count.double() / self.samples.unsqueeze(-1)
+
+    @property
     def gap(self) -> Tensor:
         """`(hits - sum p) / N` per bin: the share of the bin times (accuracy - confidence)."""
         return (self.hits - self.confidence) / self.samples.unsqueeze(-1)
@@ -183,5 +188,4 @@ def brier_calibration(sums: BinSums) -> Tensor:
 
     `sum_k sum_b (n_kb / N) (accuracy_kb - confidence_kb)^2` from `[K, B]` sums. The rest of the score is refinement.
     """
-    share = sums.count / sums.samples.unsqueeze(-1)
-    return (sums.gap**2 / share.clamp(min=torch.finfo(torch.float64).tiny)).sum()
+    return (sums.gap**2 / sums.share.clamp(min=torch.finfo(torch.float64).tiny)).sum()

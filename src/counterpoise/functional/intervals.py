@@ -157,7 +157,7 @@ def brier_calibration_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -
     A squared normal gap has the mean d^2 + s^2 and the variance 4 d^2 s^2 + 2 s^4; as for classwise errors, twice the
     sum of the variances bounds that of dependent classes.
     """
-    share = (sums.count / sums.samples.unsqueeze(-1)).clamp(min=torch.finfo(torch.float64).tiny)
+    share = sums.share.clamp(min=1 / float(sums.samples[0]))
     variance = gap_deviation(sums) ** 2
     size = (sums.gap**2 - variance).clamp(min=0)
     centre = float(brier_calibration(sums) - (variance / share).sum())

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import Tensor, tensor
+from torch import Tensor, float64, tensor
 
 from counterpoise._extras import require
 from counterpoise.metrics import Estimate, Key, Measure
@@ -34,7 +34,6 @@ class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
         self._names = list(measure.zeros())
         for name, zero in measure.zeros().items():
             self.add_state(f"sum_{name}", default=zero, dist_reduce_fx="sum")
-        self.set_dtype(zero.dtype)
 
     def update(
         self,
@@ -60,4 +59,4 @@ class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
 
     def compute(self) -> dict[str, Tensor]:
         """All values as float64 scalars, by name."""
-        return {str(key): tensor(estimate.value).double() for key, estimate in self.estimates().items()}
+        return {str(key): tensor(estimate.value, dtype=float64) for key, estimate in self.estimates().items()}

@@ -154,7 +154,7 @@ def _bin_table(sums: BinSums) -> BinTable:
 
 def _class_table(sums: BinSums) -> ClassTable:
     return ClassTable(
-        frequency=(sums.hits.sum(-1) / sums.samples).tolist(),
+        frequency=(sums.hits.sum(-1).double() / sums.samples).tolist(),
         mean_probability=(sums.confidence.sum(-1) / sums.samples).tolist(),
         ece=expected_calibration_error(sums).tolist(),
         floor=noise_floor(sums).tolist(),

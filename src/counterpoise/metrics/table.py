@@ -13,14 +13,12 @@ Row = tuple[str, str, str, str]
 def as_text(scores: Scores) -> str:
     """A table with a line for each measure."""
     width = max(len(row[0]) for _, rows in _sections(scores) for row in rows)
-    lines = [_verdict(scores), ""]
+    lines = [_verdict(scores), f"({_size(scores)})", ""]
     lines.append(f"{'':{width}}  {'value':>14}  {f'{scores.level:.0%} interval':>20}  {'noise floor':>11}")
     for title, rows in _sections(scores):
         lines.append(title)
-        lines += [
-            f"{name:{width}}  {value:>14}  {interval:>20}  {floor:>11}".rstrip()
-            for name, value, interval, floor in rows
-        ]
+        for name, value, interval, floor in rows:
+            lines.append(f"{name:{width}}  {value:>14}  {interval:>20}  {floor:>11}".rstrip())
     return "\n".join(lines)
 
 
@@ -35,18 +33,22 @@ def as_html(scores: Scores) -> str:
         body += f'<tr><th colspan="4" style="text-align:left">{html.escape(title)}</th></tr>'
         body += "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     head = cells("th", ("", "value", f"{scores.level:.0%} interval", "noise floor"))
-    return f"<p>{html.escape(_verdict(scores))}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<p>{html.escape(_verdict(scores))} ({_size(scores)})</p>{table}"
 
 
 def _verdict(scores: Scores) -> str:
     gap, accuracy = scores[Key.MEAN_GAP], scores[Key.ACCURACY].value
-    says = f"{scores.samples:,} samples, {scores.classes:,} classes: "
-    says += f"says {accuracy + gap.value:.1%} on average, is right {accuracy:.1%} of the time"
+    says = f"Says {accuracy + gap.value:.1%} on average, is right {accuracy:.1%} of the time"
     if gap.low > 0:
         return f"{says}: overconfident by {100 * gap.value:.1f} points."
     if gap.high < 0:
         return f"{says}: underconfident by {-100 * gap.value:.1f} points."
     return f"{says}: no difference beyond chance."
+
+
+def _size(scores: Scores) -> str:
+    return f"{scores.samples:,} samples, {scores.classes:,} classes, {scores.bins} bins"
 
 
 def _sections(scores: Scores) -> list[tuple[str, list[Row]]]:

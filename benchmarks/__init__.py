@@ -1,0 +1,1 @@
+"""Commands that measure what the documentation claims; each prints JSON and exits with 1 where a figure falls short."""

@@ -1,0 +1,255 @@
+"""Do the intervals hold what they promise? By simulation: `python -m benchmarks.coverage [--short] [--seed 0]`.
+
+Confidences are drawn from a known distribution and hits from a known accuracy at each confidence, so that the value of
+the binned ECE in the population is known. An interval of level 95% should contain it in at least 93% of the samples;
+where the error exceeds three noise floors, in at most 98%.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from benchmarks.reporting import Check, finish, progress
+from counterpoise.functional.calibration import (
+    BinSums,
+    bin_index,
+    classwise_calibration_error,
+    debiased_calibration_error,
+    expected_calibration_error,
+    noise_floor,
+    sums_by_index,
+)
+from counterpoise.functional.classwise import classwise_sums
+from counterpoise.functional.detection import RankCounts
+from counterpoise.functional.intervals import calibration_error_interval, delong_interval, wilson_interval
+
+BINS = 15
+LOWEST, HIGHEST, FLOORS = 0.93, 0.98, 3.0
+
+CONFIDENCES: dict[str, Callable[[Tensor], Tensor]] = {
+    "uniform": lambda u: 0.5 + 0.5 * u,
+    "sharp": lambda u: 1 - 0.6 * u**4,
+    "saturated": lambda u: 1 - 0.5 * u**12,
+}
+"""Quantile functions: uniform on [0.5, 1]; as deep networks have them; nearly all at 1."""
+
+_BIN = torch.arange(BINS)
+SHAPES: dict[str, Tensor] = {
+    "overconfident": torch.ones(BINS),
+    "alternating": 1.0 - 2.0 * (_BIN % 2),
+    "top bin": (_BIN == BINS - 1).float(),
+    "middle bin": (_BIN == 11).float(),
+    "ramp": torch.linspace(1, 0.05, BINS),
+}
+"""Where the miscalibration sits: accuracy is confidence minus a multiple of this, cut to [0, 1]."""
+
+ERRORS = (0.0, 0.005, 0.02, 0.05, 0.10)
+SIZES = (500, 1_000, 10_000)
+
+
+def main() -> None:
+    """Run all simulations."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true", help="fewer repetitions and scenarios, for CI")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(options.seed)
+    repetitions = 600 if options.short else 4_000
+    # So few repetitions measure coverage only roughly: the short run grants three standard errors, the long one none.
+    slack = 3 * (LOWEST * (1 - LOWEST) / repetitions) ** 0.5 if options.short else 0.0
+    ece, ece_checks = all_ece_coverage(repetitions, generator, slack=slack, short=options.short)
+    classwise = [
+        classwise_coverage(size, temperature, repetitions // 4, generator)
+        for size in ((1_000,) if options.short else (1_000, 10_000))
+        for temperature in (1.0, 1.5)
+    ]
+    auroc = [
+        auroc_coverage(shift, positives, negatives, repetitions, generator)
+        for shift in (0.5, 1.2, 2.3)
+        for positives, negatives in ((500, 500), (900, 100), (9_000, 1_000))[: 2 if options.short else 3]
+    ]
+    accuracy = [
+        accuracy_coverage(rate, size, 20 * repetitions, generator) for rate in (0.55, 0.78, 0.95) for size in SIZES
+    ]
+    checks = [
+        *ece_checks,
+        *(Check(f"classwise ECE coverage: {row}", row["coverage"], LOWEST - slack) for row in classwise),
+        *(floor_check(f"classwise, N = {row['samples']}", row) for row in classwise if row["error"] == 0),
+        *(Check(f"AUROC coverage: {row}", row["coverage"], 0.93 - slack, 0.97 + slack) for row in auroc),
+        *(Check(f"accuracy coverage: {row}", row["coverage"], 0.93, 0.97) for row in accuracy),
+    ]
+    figures = {
+        "repetitions": repetitions,
+        "seed": options.seed,
+        "lowest_ece_coverage": min(row["coverage"] for _, row in ece),
+        "mean_ece_width": sum(row["width"] for _, row in ece) / len(ece),
+        "ece": [{**scenario, **row} for scenario, row in ece],
+        "classwise": classwise,
+        "auroc": auroc,
+        "accuracy": accuracy,
+    }
+    finish("python -m benchmarks.coverage" + (" --short" if options.short else ""), figures, checks)
+
+
+Scenario = dict[str, str | float]
+Figures = dict[str, float]
+
+
+def all_ece_coverage(
+    repetitions: int, generator: torch.Generator, *, slack: float, short: bool
+) -> tuple[list[tuple[Scenario, Figures]], list[Check]]:
+    """Every distribution of confidence, shape and size of miscalibration, and number of samples."""
+    kinds, shapes = list(CONFIDENCES), list(SHAPES)
+    rows: list[tuple[Scenario, Figures]] = []
+    checks = []
+    for kind in kinds[:2] if short else kinds:
+        for shape in ("overconfident", "top bin") if short else shapes:
+            for error in ERRORS:
+                accuracy = accuracy_with_error(kind, shape, error)
+                if accuracy is None or (error == 0 and shape != shapes[0]):
+                    continue
+                for size in SIZES[:2] if short else SIZES:
+                    name = f"{kind}, {shape}, {100 * error:g} points, N = {size}"
+                    progress(f"ECE: {name}")
+                    row = ece_coverage(kind, accuracy, error, size, repetitions, generator)
+                    rows.append(({"confidence": kind, "shape": shape, "error": error, "samples": size}, row))
+                    most = HIGHEST + slack if error > FLOORS * row["floor"] else None
+                    checks.append(Check(f"ECE coverage: {name}", row["coverage"], LOWEST - slack, most))
+                    if error == 0:
+                        checks.append(floor_check(name, row))
+    return rows, checks
+
+
+def floor_check(name: str, row: Figures) -> Check:
+    """The noise floor against the mean plug-in error of calibrated samples."""
+    return Check(f"noise floor over simulation: {name}", row["floor"] / row["plug_in"], 0.95, 1.05)
+
+
+def accuracy_with_error(kind: str, shape: str, error: float) -> Callable[[Tensor], Tensor] | None:
+    """Accuracy at each confidence such that the binned ECE of the population is `error`; None if none is so large."""
+    p = CONFIDENCES[kind]((torch.arange(400_000, dtype=torch.float64) + 0.5) / 400_000)
+    index = bin_index(p, BINS)
+    direction = SHAPES[shape].double()
+
+    def accuracy(p: Tensor, size: float) -> Tensor:
+        return (p - size * direction[bin_index(p, BINS)]).clamp(0, 1)
+
+    def population_error(size: float) -> float:
+        gap = torch.bincount(index, weights=p - accuracy(p, size), minlength=BINS)
+        return float(gap.abs().sum() / len(p))
+
+    low, high = 0.0, 1.0
+    if population_error(high) < error:
+        return None
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if population_error(middle) < error else (low, middle)
+    return lambda p: accuracy(p, low)
+
+
+def ece_coverage(
+    kind: str,
+    accuracy: Callable[[Tensor], Tensor],
+    error: float,
+    size: int,
+    repetitions: int,
+    generator: torch.Generator,
+) -> Figures:
+    """Share of samples whose interval contains the population's ECE, with what else belongs beside it."""
+    inside, below, above, width, floor, plug_in, debiased = 0, 0, 0, 0.0, 0.0, 0.0, 0.0
+    for _ in range(repetitions):
+        p = CONFIDENCES[kind](torch.rand(size, generator=generator, dtype=torch.float64))
+        hits = torch.rand(size, generator=generator, dtype=torch.float64) < accuracy(p)
+        sums = sums_by_index(bin_index(p, BINS), p, hits, BINS)
+        low, high = calibration_error_interval(sums)
+        inside += low <= error <= high
+        below += high < error
+        above += low > error
+        width += high - low
+        floor += float(noise_floor(sums))
+        plug_in += float(expected_calibration_error(sums))
+        debiased += float(debiased_calibration_error(sums))
+    names = ("coverage", "interval_below", "interval_above", "width", "floor", "plug_in", "debiased")
+    totals = (inside, below, above, width, floor, plug_in, debiased)
+    return {name: total / repetitions for name, total in zip(names, totals, strict=True)}
+
+
+def classwise_coverage(size: int, temperature: float, repetitions: int, generator: torch.Generator) -> Figures:
+    """The same for the classwise error of ten classes, labels drawn from probabilities at another temperature."""
+    progress(f"classwise ECE: temperature {temperature}, N = {size}")
+    classes = 10
+
+    def draw(samples: int) -> tuple[Tensor, Tensor]:
+        logits = 3 * torch.randn(samples, classes, generator=generator, dtype=torch.float64)
+        return torch.softmax(logits, -1), torch.softmax(logits / temperature, -1)
+
+    def truth(samples: int) -> float:
+        """From the probabilities themselves, without the noise of labels."""
+        said, real = draw(samples)
+        gaps = [
+            torch.bincount(bin_index(said[:, k], BINS), weights=said[:, k] - real[:, k], minlength=BINS).abs().sum()
+            for k in range(classes)
+        ]
+        return float(torch.stack(gaps).mean() / samples)
+
+    error = 0.0 if temperature == 1 else truth(1_000_000)
+    inside, floor, plug_in, width = 0, 0.0, 0.0, 0.0
+    for _ in range(repetitions):
+        said, real = draw(size)
+        labels = torch.multinomial(real, 1, generator=generator).squeeze(-1)
+        sums: BinSums = classwise_sums(said, labels, bins=BINS)
+        low, high = calibration_error_interval(sums)
+        inside += low <= error <= high
+        width += high - low
+        floor += float(noise_floor(sums).mean())
+        plug_in += float(classwise_calibration_error(sums))
+    return {
+        "samples": size,
+        "temperature": temperature,
+        "error": error,
+        "coverage": inside / repetitions,
+        "width": width / repetitions,
+        "floor": floor / repetitions,
+        "plug_in": plug_in / repetitions,
+    }
+
+
+def auroc_coverage(
+    shift: float, positives: int, negatives: int, repetitions: int, generator: torch.Generator
+) -> Figures:
+    """Coverage of DeLong's interval for two normal distributions, `shift` apart."""
+    progress(f"AUROC: shift {shift}, {positives} against {negatives}")
+    truth = float(torch.special.ndtr(torch.tensor(shift / 2**0.5, dtype=torch.float64)))
+    inside, width = 0, 0.0
+    for _ in range(repetitions):
+        scores = torch.randn(positives + negatives, generator=generator, dtype=torch.float64)
+        scores[:positives] += shift
+        positive = (torch.argsort(scores, descending=True) < positives).long()
+        low, high = delong_interval(RankCounts(positive, 1 - positive))
+        inside += low <= truth <= high
+        width += high - low
+    return {
+        "auroc": truth,
+        "positives": positives,
+        "negatives": negatives,
+        "coverage": inside / repetitions,
+        "width": width / repetitions,
+    }
+
+
+def accuracy_coverage(rate: float, size: int, repetitions: int, generator: torch.Generator) -> Figures:
+    """Coverage of Wilson's interval."""
+    hits = torch.binomial(
+        torch.full((repetitions,), float(size)), torch.full((repetitions,), rate), generator=generator
+    )
+    values, counts = torch.unique(hits, return_counts=True)
+    covered = [low <= rate <= high for low, high in (wilson_interval(value, size) for value in values.tolist())]
+    inside = int(counts[torch.tensor(covered)].sum())
+    return {"accuracy": rate, "samples": size, "coverage": inside / repetitions}
+
+
+if __name__ == "__main__":
+    main()

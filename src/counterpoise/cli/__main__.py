@@ -1,0 +1,5 @@
+"""`python -m counterpoise.cli`."""
+
+from counterpoise.cli import main
+
+main()

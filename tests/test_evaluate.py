@@ -1,0 +1,174 @@
+"""`evaluate` and `Scores`: one call, consistent with the parts, printed, rendered, written and read back."""
+
+import html.parser
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import oracles
+from counterpoise import Scores, evaluate
+from counterpoise.metrics import KEY_INFO, Key
+from counterpoise.metrics import evaluate as _module_function
+
+
+@pytest.fixture(scope="module")
+def case():
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(2000, 6, generator=generator)
+    labels = torch.multinomial(torch.softmax(0.6 * logits, -1), 1, generator=generator).squeeze(-1)
+    return logits, labels, 2 * torch.randn(700, 6, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def scores(case):
+    logits, labels, foreign = case
+    return evaluate(logits=logits, labels=labels, ood_logits=foreign)
+
+
+def test_values_are_those_of_the_definitions(case, scores):
+    logits, labels, foreign = case
+    p, y = torch.softmax(logits.double(), -1).numpy(), labels.numpy()
+    conf, right = p.max(1), p.argmax(1) == y
+    outside = torch.softmax(foreign.double(), -1).amax(-1).numpy()
+    expected = {
+        Key.ACCURACY: right.mean(),
+        Key.NLL: oracles.cross_entropy(p, y),
+        Key.BRIER: ((p - np.eye(6)[y]) ** 2).sum(1).mean(),
+        Key.ECE: oracles.ece(p, y, 15),
+        Key.CLASSWISE_ECE: oracles.classwise_ece(p, y, 15),
+        Key.MEAN_GAP: conf.mean() - right.mean(),
+        Key.AURC: oracles.aurc(conf, right),
+        Key.FPR_AT_TPR95: oracles.fpr_at_tpr(conf, right),
+    }
+    for key, value in expected.items():
+        assert scores[key].value == pytest.approx(value, abs=1e-6), key
+    parts = scores[Key.BRIER_CALIBRATION].value + scores[Key.BRIER_REFINEMENT].value
+    assert parts == pytest.approx(scores[Key.BRIER].value, abs=1e-12)
+    both, inside = np.r_[conf, outside], np.r_[np.ones(2000, bool), np.zeros(700, bool)]
+    assert scores.ood.estimates[Key.FPR_AT_TPR95].value == pytest.approx(oracles.fpr_at_tpr(both, inside), abs=1e-3)
+
+
+def test_every_key_is_there_with_an_interval_around_what_is_unbiased(scores):
+    together = scores.estimates | scores.misclassification.estimates
+    assert set(together) == set(Key) == set(KEY_INFO)
+    biased = {Key.ECE, Key.EQUAL_MASS_ECE, Key.CLASSWISE_ECE, Key.BRIER_CALIBRATION, Key.BRIER_REFINEMENT}
+    for key, estimate in together.items():
+        assert estimate.low <= estimate.high
+        if key not in biased:
+            assert estimate.low <= estimate.value <= estimate.high, key
+    for key in (Key.ECE, Key.EQUAL_MASS_ECE, Key.SMOOTH_ECE, Key.CLASSWISE_ECE):
+        assert together[key].floor > 0
+
+
+def test_kinds_of_input_agree(case, scores):
+    logits, labels, foreign = case
+    arrays = evaluate(logits=logits.numpy(), labels=labels.numpy(), ood_logits=foreign.numpy())
+    lists = evaluate(logits=logits.double().tolist(), labels=labels.tolist(), ood_logits=foreign.tolist())
+    pixels = evaluate(logits=logits.view(20, 100, 6), labels=labels.view(20, 100), ood_logits=foreign)
+    assert arrays == scores == pixels
+    for key, estimate in lists.estimates.items():
+        assert estimate.value == pytest.approx(scores[key].value, abs=1e-6)
+
+
+def test_blocks_do_not_matter(case, scores, monkeypatch):
+    import sys
+
+    monkeypatch.setattr(sys.modules["counterpoise.metrics.evaluate"], "_BLOCK_ELEMENTS", 6 * 37)
+    logits, labels, foreign = case
+    again = _module_function(logits=logits, labels=labels, ood_logits=foreign)
+    for key, estimate in again.estimates.items():
+        assert estimate.value == pytest.approx(scores[key].value, abs=1e-12)
+
+
+def test_probabilities_give_the_same_and_cannot_give_energy(case, scores):
+    logits, labels, _ = case
+    from_p = evaluate(probabilities=torch.softmax(logits, -1), labels=labels)
+    assert from_p[Key.ECE].value == pytest.approx(scores[Key.ECE].value, abs=1e-7)
+    assert evaluate(logits=logits, labels=labels, score="energy").misclassification.score == "energy"
+
+
+def test_prints_within_100_columns(scores):
+    text = str(scores)
+    assert max(len(line) for line in text.splitlines()) <= 100
+    for words in ("overconfident by", "95% interval", "noise floor", "ECE, debiased", "Right from wrong", "foreign"):
+        assert words in text
+
+
+@pytest.mark.parametrize(("factor", "word"), [(3.0, "overconfident"), (0.2, "underconfident"), (1.0, "no difference")])
+def test_verdict(factor, word):
+    generator = torch.Generator().manual_seed(2)
+    logits = 2 * torch.randn(3000, 3, generator=generator)
+    labels = torch.multinomial(torch.softmax(logits, -1), 1, generator=generator).squeeze(-1)
+    assert word in str(evaluate(logits=factor * logits, labels=labels)).splitlines()[0]
+
+
+def test_renders_as_html_without_loose_markup(scores):
+    class Balance(html.parser.HTMLParser):
+        depth = 0
+
+        def handle_starttag(self, tag, attrs):
+            self.depth += 1
+
+        def handle_endtag(self, tag):
+            self.depth -= 1
+
+    parser = Balance()
+    parser.feed(scores._repr_html_())
+    assert parser.depth == 0
+
+
+def test_json_round_trip_is_exact_and_strict(scores, tmp_path):
+    assert Scores.from_json(scores.to_json()) == scores
+    json.loads(scores.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    scores.save(tmp_path / "scores.json")
+    assert Scores.load(tmp_path / "scores.json") == scores
+    assert len(scores.to_json()) < 200_000
+
+
+def test_undefined_and_infinite_values_survive_json():
+    perfect = evaluate(probabilities=[[0.9, 0.1], [0.2, 0.8]], labels=[0, 1])
+    assert math.isnan(perfect[Key.AUROC].value)
+    assert "undefined" in str(perfect)
+    again = Scores.from_json(perfect.to_json())
+    assert math.isnan(again[Key.AUROC].value)
+    impossible = evaluate(probabilities=[[1.0, 0.0], [0.2, 0.8]], labels=[1, 1])
+    assert Scores.from_json(impossible.to_json())[Key.NLL].value == math.inf
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(schema="other"), "not a scores document"),
+        (lambda d: d.update(schema_version=99), "version 99"),
+        (lambda d: d.pop("top_label"), "incomplete or malformed"),
+        (lambda d: d.update(extra=1), "incomplete or malformed"),
+        (lambda d: d["estimates"].update(made_up={}), "made_up|malformed"),
+        (lambda d: d["estimates"]["ece"].pop("low"), "incomplete or malformed"),
+        (lambda d: d.update(estimates=[1]), "incomplete or malformed"),
+    ],
+)
+def test_other_documents_are_refused(scores, change, message):
+    document = json.loads(scores.to_json())
+    change(document)
+    with pytest.raises(ValueError, match=message):
+        Scores.from_json(json.dumps(document))
+
+
+def test_text_that_is_not_json_is_refused():
+    for text in ("", "[1]", "{", "null"):
+        with pytest.raises(ValueError, match="not"):
+            Scores.from_json(text)
+
+
+def test_unknown_measure_is_named(scores):
+    with pytest.raises(KeyError, match=r"no measure 'ecee'; there are accuracy"):
+        scores["ecee"]
+
+
+def test_same_predictions_give_the_same_scores_to_the_bit(case):
+    logits, labels, foreign = case
+    one, two = (evaluate(logits=logits, labels=labels, ood_logits=foreign).to_json() for _ in range(2))
+    assert one == two

@@ -1,0 +1,69 @@
+"""The torchmetrics adapter, the command line, and what the package loads."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torchmetrics
+
+from counterpoise import Stream
+from counterpoise.integrations.torchmetrics import MeasureMetric
+from counterpoise.metrics import ClasswiseCalibration, ConfidenceRanking, Performance, TopLabelCalibration
+
+
+def batches():
+    generator = torch.Generator().manual_seed(0)
+    for size in (30, 17):
+        yield torch.randn(size, 4, generator=generator), torch.randint(4, (size,), generator=generator)
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [Performance(), TopLabelCalibration(), ClasswiseCalibration(num_classes=4), ConfidenceRanking()],
+    ids=repr,
+)
+def test_adapter_equals_the_stream(measure):
+    metric, stream = MeasureMetric(measure), Stream(measure)
+    for logits, labels in batches():
+        metric.update(logits=logits, labels=labels)
+        stream.update(logits=logits, labels=labels)
+    assert metric.estimates() == stream.compute()
+    assert {key: value.item() for key, value in metric.compute().items()} == {
+        str(key): estimate.value for key, estimate in stream.compute().items()
+    }
+    metric.reset()
+    assert all((value == 0).all() for name, value in metric.metric_state.items())
+
+
+def test_adapter_in_a_collection_survives_casting_and_forward():
+    collection = torchmetrics.MetricCollection(
+        {"a": MeasureMetric(TopLabelCalibration()), "b": MeasureMetric(Performance())}
+    )
+    collection.to(torch.float16)
+    for logits, labels in batches():
+        collection(logits=logits, labels=labels)
+    values = collection.compute()
+    assert values["a_ece"].dtype == torch.float64 if "a_ece" in values else values["ece"].dtype == torch.float64
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "counterpoise.cli", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_command_line():
+    info = run("info")
+    assert info.returncode == 0, info.stderr
+    assert "torch" in info.stdout
+    methods = run("methods")
+    assert "MTE-2" in methods.stdout
+    assert max(len(line) for line in methods.stdout.splitlines()) <= 100
+    assert run("nothing").returncode == 2
+
+
+def test_a_missing_extra_is_named():
+    code = "import sys; sys.modules['torchmetrics'] = None; import counterpoise.integrations.torchmetrics"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'counterpoise[torchmetrics]'" in result.stderr

@@ -1,0 +1,230 @@
+"""Objectives: the contract, inputs and outputs of every kind, and what ships."""
+
+import copy
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from counterpoise import DeepMutualLearning, MutualTransport, ObjectiveOutput, SupervisedObjective, linear_warmup
+from counterpoise.functional.losses import cross_entropy, focal
+from counterpoise.recipes import METHODS
+from counterpoise.testing import check_objective
+
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+class Wrapped(nn.Module):
+    """Takes keyword inputs and returns an object or a mapping with logits."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.body, self.kind = net(), kind
+
+    def forward(self, values, scale=None):
+        logits = self.body(values if scale is None else values * scale)
+        return {
+            "tensor": logits,
+            "mapping": {"logits": logits, "hidden": values},
+            "object": SimpleNamespace(logits=logits),
+            "nothing": SimpleNamespace(hidden=values),
+            "tuple": (logits,),
+        }[self.kind]
+
+
+OBJECTIVES = {
+    "supervised": (lambda: SupervisedObjective(net(), partial(focal, gamma=2.0)), {"lr": 0.1}),
+    "mte_0": (lambda: MutualTransport(net(), [], 0.8), {"lr": 0.1, "auxiliary_lr": 0.01}),
+    "mte_1": (lambda: MutualTransport(net(), [net()], 0.8), {"lr": 0.1, "auxiliary_lr": 0.01}),
+    "mte_3": (lambda: MutualTransport(net(), [net(), net(), net()], 0.8), {"lr": 0.1, "auxiliary_lr": 0.01}),
+    "dml_2": (lambda: DeepMutualLearning([net(), net()], 1.0), {"lr": 0.1}),
+    "dml_3": (lambda: DeepMutualLearning([net(), net(), net()], 1.0), {"lr": 0.1}),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_keeps_the_contract(name):
+    build, rates = OBJECTIVES[name]
+    check_objective(build(), X, Y, learning_rates=rates)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "mapping", "object"])
+def test_keyword_inputs_and_every_kind_of_output(kind):
+    objective = MutualTransport(Wrapped(kind), [Wrapped("tensor")], 0.8)
+    inputs = {"values": X, "scale": torch.tensor(2.0)}
+    check_objective(objective, inputs, Y, learning_rates={"lr": 0.1, "auxiliary_lr": 0.01})
+
+
+@pytest.mark.parametrize("kind", ["nothing", "tuple"])
+def test_output_without_logits_is_refused(kind):
+    with pytest.raises(ValueError, match=r"Wrapped returned .* 'logits'"):
+        MutualTransport(Wrapped(kind), [net()], 0.8)(X, labels=Y)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_the_table_trains(name):
+    method = METHODS[name]
+    choice = {key: values[0] for key, values in method.grid.items()}
+    objective = method.build([net() for _ in range(method.models)], **choice)
+    output = objective(X, labels=Y)
+    output.loss.backward()
+    assert torch.isfinite(output.loss)
+
+
+def test_sequences_of_tokens():
+    objective = MutualTransport(nn.Linear(4, 3), [nn.Linear(4, 3)], 0.8)
+    labels = torch.tensor([[0, 1, -100], [2, -100, -100]])
+    output = objective(X.view(2, 3, 4), labels=labels)
+    flat = objective(X[labels.view(-1) >= 0], labels=labels[labels >= 0])
+    torch.testing.assert_close(output.loss, flat.loss)
+
+
+def test_soft_labels():
+    soft = 0.7 * nn.functional.one_hot(Y, 3) + 0.3 * nn.functional.one_hot(Y.roll(1), 3)
+    assert torch.isfinite(MutualTransport(net(), [net()], 0.8)(X, labels=soft).loss)
+
+
+def test_any_function_is_a_loss():
+    model = net()
+    output = SupervisedObjective(model, nn.functional.cross_entropy)(X, labels=Y)
+    torch.testing.assert_close(output.loss, cross_entropy(output.logits, Y))
+
+
+def test_each_model_runs_once_a_step():
+    models = [net(), net(), net()]
+    runs = [0, 0, 0]
+    for index, model in enumerate(models):
+        model.register_forward_hook(lambda *_, index=index: runs.__setitem__(index, runs[index] + 1))
+    MutualTransport(models[0], models[1:], 0.8)(X, labels=Y).loss.backward()
+    assert runs == [1, 1, 1]
+
+
+def test_alpha_follows_its_schedule():
+    objective = MutualTransport(net(), [net()], linear_warmup(0.8, fraction=0.5))
+    losses = {}
+    for progress in (0.0, 0.25, 1.0):
+        objective.set_progress(progress)
+        parts = objective(X, labels=Y).parts
+        losses[progress] = (parts["alpha"].item(), parts)
+    assert [losses[p][0] for p in losses] == pytest.approx([0.0, 0.4, 0.8])
+    with pytest.raises(ValueError, match="fraction"):
+        linear_warmup(0.8, fraction=0.0)
+
+
+def test_alpha_is_not_rounded_by_casting_the_model():
+    objective = MutualTransport(net(), [net()], 0.8).to(torch.bfloat16)
+    assert objective.alpha.item() == 0.8
+
+
+def test_changing_alpha_does_not_compile_again():
+    objective = MutualTransport(nn.Linear(4, 3), [nn.Linear(4, 3)], linear_warmup(0.8, fraction=0.5))
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(objective, backend=counter, fullgraph=True)
+    for progress in (0.0, 0.1, 0.3, 0.5):
+        objective.set_progress(progress)
+        assert compiled(X, labels=Y)["loss"].item() == pytest.approx(objective(X, labels=Y).loss.item())
+    assert counter.frame_count == 1
+
+
+def test_shared_parameters_are_refused():
+    shared = nn.Linear(4, 3)
+    with pytest.raises(ValueError, match=r"primary\.weight and auxiliaries\.0\.0\.weight are one parameter"):
+        MutualTransport(shared, [nn.Sequential(shared)], 0.8)
+    with pytest.raises(ValueError, match=r"models\.0\.weight and models\.1\.weight"):
+        DeepMutualLearning([shared, shared], 1.0)
+
+
+def test_tied_weights_inside_one_model_stand_in_one_group_once():
+    first = nn.Linear(3, 3)
+    second = nn.Linear(3, 3)
+    second.weight = first.weight
+    groups = MutualTransport(nn.Sequential(first, second), [nn.Linear(3, 3)], 0.8).parameter_groups(
+        lr=1, auxiliary_lr=1
+    )
+    assert [len(group["params"]) for group in groups] == [3, 2]
+
+
+def test_groups_are_named_and_rated():
+    groups = MutualTransport(net(), [net()], 0.8).parameter_groups(lr=0.1, auxiliary_lr=0.01)
+    assert [(group["name"], group["lr"]) for group in groups] == [("primary", 0.1), ("auxiliaries", 0.01)]
+
+
+def test_what_ships_is_the_primary_alone():
+    primary = net()
+    before = set(primary.state_dict())
+    objective = MutualTransport(primary, [net()], 0.8)
+    assert set(objective.primary.state_dict()) == before
+    assert objective.primary is primary
+
+
+def test_module_copies_and_pickles_with_its_schedule(tmp_path):
+    objective = MutualTransport(net(), [net()], linear_warmup(0.8, fraction=0.5))
+    copy.deepcopy(objective).set_progress(1.0)
+    assert objective.alpha == 0.0
+    torch.save(objective.state_dict(), tmp_path / "state.pt")
+    objective.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+
+
+def test_output_is_a_pytree_that_engines_can_take_apart():
+    output = MutualTransport(net(), [net()], 0.8)(X, labels=Y)
+    leaves, spec = torch.utils._pytree.tree_flatten(output)
+    again = torch.utils._pytree.tree_unflatten(leaves, spec)
+    assert isinstance(again, ObjectiveOutput)
+    assert again.loss is output.loss
+    assert list(output) == ["loss", "logits", "parts"]
+    assert isinstance(output, dict)
+
+
+def test_evaluation_output_has_only_what_engines_collect():
+    objective = MutualTransport(net(), [net()], 0.8).eval()
+    assert list(objective(X, labels=Y)) == ["loss", "logits"]
+    assert list(objective(X)) == ["logits"]
+
+
+class Broken:
+    """Objectives that break their contract, each in one way."""
+
+    class AuxiliaryInEvaluation(MutualTransport):
+        def forward(self, *inputs, labels=None):
+            self.auxiliaries[0](*inputs)
+            return super().forward(*inputs, labels=labels)
+
+    class MissingGroup(MutualTransport):
+        def parameter_groups(self, *, lr, auxiliary_lr):
+            return super().parameter_groups(lr=lr, auxiliary_lr=auxiliary_lr)[:1]
+
+    class PlainDictionary(MutualTransport):
+        def forward(self, *inputs, labels=None):
+            return dict(super().forward(*inputs, labels=labels))
+
+    class LossInEvaluation(SupervisedObjective):
+        def forward(self, *inputs, labels=None):
+            output = super().forward(*inputs, labels=labels)
+            if labels is not None:
+                output["loss"] = output["loss"] * 2
+            return output
+
+
+@pytest.mark.parametrize(
+    ("objective", "rates", "complaint"),
+    [
+        (Broken.AuxiliaryInEvaluation, 2, "run beside the primary"),
+        (Broken.MissingGroup, 2, "do not hold exactly"),
+        (Broken.PlainDictionary, 2, "not ObjectiveOutput"),
+        (Broken.LossInEvaluation, 1, "not the cross-entropy"),
+    ],
+)
+def test_the_check_finds_what_is_broken(objective, rates, complaint):
+    if rates == 2:
+        broken, learning_rates = objective(net(), [net()], 0.8), {"lr": 0.1, "auxiliary_lr": 0.01}
+    else:
+        broken, learning_rates = objective(net(), cross_entropy), {"lr": 0.1}
+    with pytest.raises(AssertionError, match=complaint):
+        check_objective(broken, X, Y, learning_rates=learning_rates)

@@ -1,0 +1,146 @@
+"""Streams: the contract of every measure, states on disk, and error bounds that hold."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterpoise import Stream
+from counterpoise.functional import detection
+from counterpoise.functional.detection import rank_counts
+from counterpoise.functional.histogram import coarsen_to_equal_mass, exact_cells
+from counterpoise.metrics import (
+    ClasswiseCalibration,
+    ConfidenceRanking,
+    Key,
+    OodDetection,
+    Performance,
+    TopLabelCalibration,
+)
+from counterpoise.metrics.ranking import RANKING_MEASURES, calibration_by_rank
+from counterpoise.testing import check_measure
+
+MEASURES = [
+    Performance(),
+    TopLabelCalibration(bins=10),
+    ClasswiseCalibration(num_classes=4),
+    ConfidenceRanking(),
+    OodDetection(),
+    OodDetection(score="energy"),
+    OodDetection(score="margin"),
+]
+
+
+def predictions(samples: int, seed: int = 0, scale: float = 3.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(samples, 4, generator=generator)
+    labels = torch.distributions.Categorical(logits=0.6 * logits).sample() if samples else torch.empty(0)
+    return logits, labels, torch.rand(samples, generator=generator) < 0.6
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("measure", MEASURES, ids=repr)
+def test_keeps_the_contract(measure):
+    logits, labels, inside = predictions(60)
+    check_measure(measure, logits=logits, labels=labels, in_distribution=inside)
+
+
+@pytest.mark.parametrize("measure", MEASURES, ids=repr)
+def test_saved_and_loaded_elsewhere(measure, tmp_path):
+    logits, labels, inside = predictions(50)
+    whole, parts = Stream(measure), []
+    whole.update(logits=logits, labels=labels, in_distribution=inside)
+    for index, rows in enumerate(torch.split(torch.arange(50), 20)):
+        worker = Stream(measure)
+        worker.update(logits=logits[rows], labels=labels[rows], in_distribution=inside[rows])
+        parts.append(tmp_path / f"part{index}.safetensors")
+        worker.save(parts[-1])
+    merged = Stream(measure)
+    for path in parts:
+        loaded = Stream(measure)
+        loaded.load(path)
+        merged.merge(loaded)
+    for key, estimate in whole.compute().items():
+        assert merged.compute()[key].value == pytest.approx(estimate.value, rel=1e-12)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in parts}, "temporary files are left"
+
+
+def test_states_of_other_measures_are_refused(tmp_path):
+    stream = Stream(TopLabelCalibration(bins=15))
+    stream.update(probabilities=[[0.9, 0.1]], labels=[0])
+    other = Stream(TopLabelCalibration(bins=10))
+    with pytest.raises(ValueError, match=r"bins=10.*bins=15.*mean different things"):
+        other.merge(stream)
+    with pytest.raises(ValueError, match="mean different things"):
+        other.load_state_dict(stream.state_dict())
+    stream.save(tmp_path / "state.safetensors")
+    with pytest.raises(ValueError, match="mean different things"):
+        other.load(tmp_path / "state.safetensors")
+    state = stream.state_dict()
+    with pytest.raises(ValueError, match="version 2"):
+        stream.load_state_dict(state | {"version": 2})
+    with pytest.raises(ValueError, match="needs"):
+        stream.load_state_dict(state | {"sums": {"count": state["sums"]["count"]}})
+    with pytest.raises(ValueError, match="'count' has shape"):
+        stream.load_state_dict(state | {"sums": state["sums"] | {"count": torch.zeros(3, dtype=torch.int64)}})
+
+
+def test_state_can_be_saved_by_torch_and_loaded_without_code(tmp_path):
+    stream = Stream(Performance())
+    stream.update(probabilities=[[0.9, 0.1]], labels=[0])
+    torch.save(stream.state_dict(), tmp_path / "state.pt")
+    again = Stream(Performance())
+    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert again.compute() == stream.compute()
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**31), scale=st.sampled_from([0.3, 3.0, 8.0]))
+def test_error_bounds_of_ranks_hold(seed, scale):
+    logits, labels, _ = predictions(400, seed, scale)
+    stream = Stream(ConfidenceRanking(bins=15))
+    stream.update(logits=logits, labels=labels)
+    streamed = stream.compute()
+    confidence = torch.softmax(logits, -1).amax(-1)
+    hits = logits.argmax(-1) == labels
+    exact = {key: float(measure(rank_counts(confidence, hits))) for key, measure in RANKING_MEASURES.items()}
+    cells = exact_cells(confidence, hits)
+    exact |= {key: e.value for key, e in calibration_by_rank(cells, bins=15, level=0.95, exact=True).items()}
+    for key, value in exact.items():
+        assert abs(streamed[key].value - value) <= streamed[key].error_bound + 1e-9, key
+    assert streamed[Key.AUROC].error_bound < 0.01
+
+
+def test_error_bound_of_ood_holds_for_every_score():
+    logits, _, inside = predictions(2000)
+    for score in ("max_softmax", "energy", "max_logit", "negative_entropy", "margin"):
+        stream = Stream(OodDetection(score=score))
+        stream.update(logits=logits, in_distribution=inside)
+        estimate = stream.compute()[Key.AUROC]
+        from counterpoise.functional.confidence import confidence_score
+
+        exact = float(detection.auroc(rank_counts(confidence_score(score, logits=logits), inside)))
+        assert abs(estimate.value - exact) <= estimate.error_bound + 1e-9
+        assert estimate.error_bound < 2e-3
+
+
+def test_equal_mass_bins_are_of_equal_mass_without_ties():
+    confidence = torch.rand(600, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    sums, bound = coarsen_to_equal_mass(exact_cells(confidence, confidence > 0.5), bins=15)
+    assert sums.count.tolist() == [40] * 15
+    assert bound == 0
+
+
+def test_a_billion_samples_stay_exact_counts():
+    """Counts are integers: the first sample is not lost beside 2^53 others, as it would be in a float."""
+    stream = Stream(Performance())
+    stream.update(probabilities=[[0.9, 0.1]], labels=[0])
+    big = stream.state_dict()
+    big["sums"] = big["sums"] | {"count": torch.tensor(2**53), "correct": torch.tensor(2**53)}
+    stream.load_state_dict(big)
+    stream.update(probabilities=[[0.9, 0.1]], labels=[0])
+    assert stream.sums["count"].item() == 2**53 + 1
