@@ -1,10 +1,11 @@
 """Losses that are a mean over samples. Logits are `[..., K]`; labels are `[...]` indices or `[..., K]` distributions.
 
 All share the same last arguments:
-    ignore_index: positions with this label take no part.
-    sample_weight: `[...]`; the mean is `sum(w * loss) / sum(w)`.
-    group: process group over which the batch is sharded. The value is then that of the whole batch on every rank, and
-        the gradients that `DistributedDataParallel` averages are those of the whole batch, uneven shards included.
+
+- `ignore_index`: positions with this label take no part.
+- `sample_weight`: `[...]`; the mean is `sum(w * loss) / sum(w)`.
+- `group`: process group over which the batch is sharded. The value is then that of the whole batch on every rank, and
+  the gradients that `DistributedDataParallel` averages are those of the whole batch, uneven shards included.
 
 A soft label means the expectation of the loss over a label drawn from it. A class whose logit is -inf is out of the
 race: its probability is 0, it gets no gradient, and label smoothing gives it no mass.

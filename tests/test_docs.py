@@ -1,0 +1,58 @@
+"""Every Python block of the README and of the documentation runs, page by page, and relative links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_run(page, tmp_path, monkeypatch, capsys):
+    text = (ROOT / page).read_text()
+    setup = re.findall(r"<!-- setup:[^\n]*\n(.*?)-->", text, flags=re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    for block in [*setup, *blocks]:
+        exec(compile(block, page, "exec"), names)  # noqa: S102
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(page):
+    source = ROOT / page
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", source.read_text()):
+        assert (source.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_the_table_in_the_readme_is_what_is_printed(capsys):
+    text = (ROOT / "README.md").read_text()
+    shown = re.search(r"```text\n(Says .*?)```", text, flags=re.DOTALL).group(1)
+    block = next(b for b in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "evaluate" in b)
+    import counterpoise
+
+    exec(block, {"torch": torch, "counterpoise": counterpoise})  # noqa: S102
+    printed = capsys.readouterr().out
+    words = re.compile(r"[A-Za-z][A-Za-z, ():%-]*[a-z]")
+    assert words.findall(shown) == words.findall(printed)
+    numbers = re.compile(r"\d+\.\d+")
+    # Another CPU gives other last bits, and so a last digit off by one.
+    for one, other in zip(numbers.findall(shown), numbers.findall(printed), strict=True):
+        assert float(one) == pytest.approx(float(other), abs=0.02)
+
+
+def test_the_tree_in_the_readme_names_every_file():
+    tree = (ROOT / "README.md").read_text().split("## The house")[1]
+    for path in (ROOT / "src/counterpoise").rglob("*.py"):
+        if not path.name.startswith("__"):
+            assert path.name in tree, f"{path.relative_to(ROOT)} has no line in the README's tree"
+
+
+def test_no_file_is_longer_than_400_lines():
+    for folder in ("src", "tests", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert len(path.read_text().splitlines()) <= 400, path
