@@ -83,18 +83,18 @@ def bin_index(confidence: Tensor, bins: int) -> Tensor:
 def sums_by_index(index: Tensor, confidence: Tensor, hits: Tensor, size: int) -> BinSums:
     """`BinSums` of `[size]` from each sample's own bin index; confidence `[N]`, hits `[N]` boolean."""
     p = confidence.double()
-    right = hits.to(torch.float64)
-
-    def total(weights: Tensor) -> Tensor:
-        return torch.bincount(index, weights=weights, minlength=size)
-
     return BinSums(
         count=torch.bincount(index, minlength=size),
         hits=torch.bincount(index[hits], minlength=size),
-        confidence=total(p),
-        confidence_squared=total(p * p),
-        confidence_hits=total(p * right),
+        confidence=weighted_bincount(index, p, size),
+        confidence_squared=weighted_bincount(index, p * p, size),
+        confidence_hits=weighted_bincount(index[hits], p[hits], size),
     )
+
+
+def weighted_bincount(index: Tensor, weights: Tensor, size: int) -> Tensor:
+    """Sum of float64 weights for each index, `[size]`; of nothing too, where `torch.bincount` returns integers."""
+    return torch.bincount(index, weights=weights, minlength=size).to(weights.dtype)
 
 
 def top_label_sums(probabilities: Tensor, labels: Tensor, *, bins: int = DEFAULT_BINS) -> BinSums:
@@ -188,4 +188,4 @@ def brier_calibration(sums: BinSums) -> Tensor:
 
     `sum_k sum_b (n_kb / N) (accuracy_kb - confidence_kb)^2` from `[K, B]` sums. The rest of the score is refinement.
     """
-    return (sums.gap**2 / sums.share.clamp(min=torch.finfo(torch.float64).tiny)).sum()
+    return (sums.gap**2 / sums.share.clamp(min=1 / float(sums.samples[0]))).sum()

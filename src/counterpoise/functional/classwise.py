@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from counterpoise.functional.calibration import DEFAULT_BINS, BinSums, bin_edges, bin_index
+from counterpoise.functional.calibration import DEFAULT_BINS, BinSums, bin_edges, bin_index, weighted_bincount
 
 _BLOCK_ELEMENTS = 1 << 17
 """Probabilities handled at a time: few enough to stay in a core's cache while they are read several times."""
@@ -23,13 +23,18 @@ def classwise_sums(probabilities: Tensor, labels: Tensor, *, bins: int = DEFAULT
     samples, classes = probabilities.shape
     column, column_squared, above, cell = _dense_and_sparse(probabilities, bins)
 
-    def by_class(index: Tensor, weights: Tensor | None = None) -> Tensor:
-        return torch.bincount(index, weights=weights, minlength=classes * bins).view(classes, bins)
+    def by_class(index: Tensor) -> Tensor:
+        return torch.bincount(index, minlength=classes * bins).view(classes, bins)
 
-    count, confidence, squared = by_class(cell), by_class(cell, above), by_class(cell, above * above)
+    def total_by_class(index: Tensor, weights: Tensor) -> Tensor:
+        return weighted_bincount(index, weights, classes * bins).view(classes, bins)
+
+    count, confidence, squared = by_class(cell), total_by_class(cell, above), total_by_class(cell, above * above)
     count[:, 0] = samples - count.sum(-1)
-    confidence[:, 0] = (column - confidence.sum(-1)).clamp(min=0)
-    squared[:, 0] = (column_squared - squared.sum(-1)).clamp(min=0)
+    # A difference of sums leaves rounding where nothing is left.
+    rest = (count[:, 0] > 0).double()
+    confidence[:, 0] = rest * (column - confidence.sum(-1)).clamp(min=0)
+    squared[:, 0] = rest * (column_squared - squared.sum(-1)).clamp(min=0)
     of_label = probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     label_cell = labels * bins + bin_index(of_label, bins)
     return BinSums(
@@ -37,7 +42,7 @@ def classwise_sums(probabilities: Tensor, labels: Tensor, *, bins: int = DEFAULT
         hits=by_class(label_cell),
         confidence=confidence,
         confidence_squared=squared,
-        confidence_hits=by_class(label_cell, of_label.double()),
+        confidence_hits=total_by_class(label_cell, of_label.double()),
     )
 
 
