@@ -163,6 +163,12 @@ def test_text_that_is_not_json_is_refused():
             Scores.from_json(text)
 
 
+def test_autocast_does_not_round_it(case, scores):
+    logits, labels, foreign = case
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert evaluate(logits=logits, labels=labels, ood_logits=foreign) == scores
+
+
 def test_unknown_measure_is_named(scores):
     with pytest.raises(KeyError, match=r"no measure 'ecee'; there are accuracy"):
         scores["ecee"]

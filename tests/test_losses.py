@@ -66,6 +66,22 @@ def test_compiles_without_graph_break(name, dtype):
     assert torch.isfinite(logits.grad).all()
 
 
+@ROWS
+def test_autocast_does_not_round_it(name):
+    logits, labels = random_batch(7, 40, seed=2)
+    logits = logits.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = LOSSES[name].loss(logits, labels)
+    assert torch.equal(inside, LOSSES[name].loss(logits, labels))
+
+
+def test_small_integer_labels_are_not_mistaken_for_the_ignored_one():
+    """As an unsigned byte, -100 is 156."""
+    logits = torch.randn(3, 200, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([156, 0, 199])
+    assert torch.equal(cross_entropy(logits, labels.to(torch.uint8)), cross_entropy(logits, labels))
+
+
 def test_compiles_to_machine_code():
     logits, labels = random_batch(5, 8, seed=0)
     loss = LossSum(partial(focal, gamma=3.0), mdca_term, weight=1.0)

@@ -202,6 +202,14 @@ def test_compiles_without_graph_break(terms):
     assert functions[terms](*meta).shape == ()
 
 
+def test_autocast_does_not_round_it():
+    f, g = (z.detach().float() for z in random_logits(2, 7, seed=0))
+    labels = random_labels(7, seed=0)
+    expected = mutual_transport(f, [g], labels, alpha=0.8).loss
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(mutual_transport(f, [g], labels, alpha=0.8).loss, expected)
+
+
 def test_shapes_must_agree():
     with pytest.raises(ValueError, match=r"first gave \[2, 3\], number 1 after it gave \[2, 4\]"):
         mutual_transport(torch.zeros(2, 3), [torch.zeros(2, 4)], torch.tensor([0, 1]), alpha=1.0)

@@ -85,8 +85,9 @@ def mdca_term(
     else:
         index = batch.labels.reshape(-1, 1)
         excess = excess.scatter_add(-1, index, excess.new_full(index.shape, -1.0))
-    weight = batch.weight.reshape(-1)
-    sums = sum_over_ranks(torch.cat([weight @ excess, weight.sum().unsqueeze(0)]), group=group)
+    weight = batch.weight.reshape(-1, 1)
+    # Not a matrix product, which autocast would round to half precision.
+    sums = sum_over_ranks(torch.cat([(weight * excess).sum(0), weight.sum().unsqueeze(0)]), group=group)
     return sums[:-1].abs().mean() / at_least_tiny(sums[-1])
 
 

@@ -24,7 +24,7 @@ from counterpoise.functional.detection import RankCounts, auroc
 
 DEFAULT_LEVEL = 0.95
 BOOTSTRAP_RESAMPLES = 1000
-BOOTSTRAP_GROUPS = 2048
+BOOTSTRAP_GROUPS = 1024
 """A bootstrap merges neighbouring scores into at most this many groups; its point estimate does not."""
 
 
@@ -86,8 +86,8 @@ def calibration_error_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -
     gap, deviation = sums.gap, gap_deviation(sums)
     ratio = gap.abs() / deviation.clamp(min=torch.finfo(gap.dtype).tiny)
     estimate = float(cross_fit_size(gap, deviation).sum())
-    largest_bias = torch.maximum(ratio, torch.tensor(_RATIO_OF_LARGEST_BIAS, dtype=ratio.dtype))
-    bias = float((2 * largest_bias * torch.special.ndtr(-largest_bias / math.sqrt(2)) * deviation).sum())
+    biased = ratio.clamp(min=_RATIO_OF_LARGEST_BIAS)
+    bias = float((2 * biased * torch.special.ndtr(-biased / math.sqrt(2)) * deviation).sum())
 
     signed = torch.erf(ratio / math.sqrt(2)) * gap.abs()
     covariance = (signed.sum(-1) ** 2 - (signed**2).sum(-1)).sum() / samples

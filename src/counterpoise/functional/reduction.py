@@ -68,9 +68,10 @@ def as_labelled_batch(
             raise ValueError(
                 f"labels must have shape {list(leading)} for logits {list(logits.shape)}, got {list(labels.shape)}"
             )
+        labels = labels.long()  # before the comparison: among 8-bit labels, -100 is class 156
         valid = labels != ignore_index
         weight = valid.to(logits.dtype)
-        labels = torch.where(valid, labels, 0).long()
+        labels = torch.where(valid, labels, 0)
     if sample_weight is not None:
         if sample_weight.shape != leading:
             raise ValueError(f"sample_weight must have shape {list(leading)}, got {list(sample_weight.shape)}")

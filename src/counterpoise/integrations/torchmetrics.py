@@ -48,7 +48,7 @@ class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
         table = prediction_table(
             logits=logits, probabilities=probabilities, labels=labels, valid=valid, in_distribution=in_distribution
         )
-        sums = self.measure.sums(table.checked_rows(0, len(table.values)))
+        sums = self.measure.sums(table.checked_rows())
         for name in self._names:
             state = getattr(self, f"sum_{name}")
             setattr(self, f"sum_{name}", state + sums[name].to(state.device))

@@ -66,8 +66,8 @@ class PredictionTable:
     valid: Tensor | None
     in_distribution: Tensor | None
 
-    def checked_rows(self, start: int, stop: int) -> PredictionBatch:
-        """The rows from `start` to `stop` that count, their values checked."""
+    def checked_rows(self, start: int = 0, stop: int | None = None) -> PredictionBatch:
+        """The rows from `start` to `stop`, by default all, that count, their values checked."""
         values = self.values[start:stop]
         rows = torch.arange(start, start + len(values), device=values.device)
         labels, inside = (
@@ -115,6 +115,8 @@ def prediction_table(
         )
     if values.numel() == 0:
         raise ValueError(f"{name} are empty: shape {list(values.shape)}")
+    if values.device.type == "mps":
+        values = values.cpu()  # it has no float64, which the sums of measures need
     leading, device = values.shape[:-1], values.device
     return PredictionTable(
         values=values.reshape(-1, values.shape[-1]),

@@ -63,9 +63,9 @@ class Performance:
         nll = -batch.log_label.double()
         p = batch.probabilities
         of_label = p.gather(-1, labels.unsqueeze(-1)).squeeze(-1).double()
-        brier = torch.linalg.vecdot(p, p).double() - 2 * of_label + 1
+        brier = (p * p).sum(-1).double() - 2 * of_label + 1
         return {
-            "count": torch.tensor(len(labels)),
+            "count": torch.tensor(len(labels), device=labels.device),
             "correct": (p.argmax(-1) == labels).sum(),
             "nll": nll.sum(),
             "nll_squared": (nll**2).sum(),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.metrics.estimates import Estimate, Key
+from counterpoise.metrics.table import as_html, as_text
 
 SCHEMA = "counterpoise.scores"
 SCHEMA_VERSION = 1
@@ -88,13 +89,9 @@ class Scores:
         return everything[Key(key)]
 
     def __str__(self) -> str:
-        from counterpoise.metrics.table import as_text
-
         return as_text(self)
 
     def _repr_html_(self) -> str:
-        from counterpoise.metrics.table import as_html
-
         return as_html(self)
 
     def to_json(self) -> str:

@@ -67,7 +67,7 @@ class Stream(Generic[Result_co]):
         table = prediction_table(
             logits=logits, probabilities=probabilities, labels=labels, valid=valid, in_distribution=in_distribution
         )
-        self.update_checked(table.checked_rows(0, len(table.values)))
+        self.update_checked(table.checked_rows())
 
     def update_checked(self, batch: PredictionBatch) -> None:
         """Add a batch that has been checked."""
@@ -89,8 +89,11 @@ class Stream(Generic[Result_co]):
     def sync(self, group: dist.ProcessGroup | None = None) -> "Stream[Result_co]":
         """A stream of what all ranks of the group (by default all) have seen. This one keeps its own part."""
         synced = Stream(self.measure)
+        # A rank that has seen nothing has its zeros on the host, where NCCL does not look.
+        on_gpu = dist.get_backend(group) == dist.Backend.NCCL
+        device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         for name, value in self.sums.items():
-            total = value.clone()
+            total = value.to(device, copy=True)
             dist.all_reduce(total, group=group)
             synced.sums[name] = total
         return synced
@@ -142,14 +145,8 @@ class Stream(Generic[Result_co]):
         )
 
     def _add(self, sums: Sums) -> None:
-        # The state follows the predictions to their device, unless that has no float64.
-        self.sums = {name: value + sums[name].to(value.device) for name, value in self._placed(sums).items()}
-
-    def _placed(self, sums: Sums) -> Sums:
-        device = next(iter(sums.values())).device
-        if device.type in ("cpu", "mps"):
-            return self.sums
-        return {name: value.to(device) for name, value in self.sums.items()}
+        # The state follows the predictions to their device.
+        self.sums = {name: value.to(sums[name].device) + sums[name] for name, value in self.sums.items()}
 
     def _require_same_measure(self, other: str) -> None:
         if other != repr(self.measure):

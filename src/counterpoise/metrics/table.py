@@ -2,15 +2,18 @@
 
 import html
 import math
+from typing import TYPE_CHECKING
 
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
-from counterpoise.metrics.scores import RankingScores, Scores
+
+if TYPE_CHECKING:
+    from counterpoise.metrics.scores import RankingScores, Scores
 
 Row = tuple[str, str, str, str]
 """Measure, value, interval, noise floor."""
 
 
-def as_text(scores: Scores) -> str:
+def as_text(scores: "Scores") -> str:
     """A table with a line for each measure."""
     width = max(len(row[0]) for _, rows in _sections(scores) for row in rows)
     lines = [_verdict(scores), f"({_size(scores)})", ""]
@@ -22,7 +25,7 @@ def as_text(scores: Scores) -> str:
     return "\n".join(lines)
 
 
-def as_html(scores: Scores) -> str:
+def as_html(scores: "Scores") -> str:
     """The same table as HTML, every text escaped."""
 
     def cells(tag: str, texts: tuple[str, ...]) -> str:
@@ -37,7 +40,7 @@ def as_html(scores: Scores) -> str:
     return f"<p>{html.escape(_verdict(scores))} ({_size(scores)})</p>{table}"
 
 
-def _verdict(scores: Scores) -> str:
+def _verdict(scores: "Scores") -> str:
     gap, accuracy = scores[Key.MEAN_GAP], scores[Key.ACCURACY].value
     says = f"Says {accuracy + gap.value:.1%} on average, is right {accuracy:.1%} of the time"
     if gap.low > 0:
@@ -47,11 +50,11 @@ def _verdict(scores: Scores) -> str:
     return f"{says}: no difference beyond chance."
 
 
-def _size(scores: Scores) -> str:
+def _size(scores: "Scores") -> str:
     return f"{scores.samples:,} samples, {scores.classes:,} classes, {scores.bins} bins"
 
 
-def _sections(scores: Scores) -> list[tuple[str, list[Row]]]:
+def _sections(scores: "Scores") -> list[tuple[str, list[Row]]]:
     sections = [("Performance and calibration", _rows(scores.estimates))]
     sections.append(_ranking_section("Right from wrong", scores.misclassification))
     if scores.ood is not None:
@@ -59,7 +62,7 @@ def _sections(scores: Scores) -> list[tuple[str, list[Row]]]:
     return sections
 
 
-def _ranking_section(title: str, ranking: RankingScores) -> tuple[str, list[Row]]:
+def _ranking_section(title: str, ranking: "RankingScores") -> tuple[str, list[Row]]:
     return f"{title}, by {ranking.score} ({ranking.positives:,} : {ranking.negatives:,})", _rows(ranking.estimates)
 
 
