@@ -79,7 +79,7 @@ def check_losses(rank: int, world: int) -> None:
             )
 
 
-def check_measures(rank: int, world: int) -> None:
+def check_metrics(rank: int, world: int) -> None:
     """The shards that `DistributedSampler` deals out, in batches, its repeated samples left out."""
     samples = 1000 + world - 1
     generator = torch.Generator().manual_seed(0)
@@ -121,7 +121,7 @@ def worker(rank: int, world: int, rendezvous: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
     try:
         check_losses(rank, world)
-        check_measures(rank, world)
+        check_metrics(rank, world)
         check_rank_without_samples(rank)
     finally:
         dist.destroy_process_group()

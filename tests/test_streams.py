@@ -18,7 +18,7 @@ from counterpoise.metrics import (
     TopLabelCalibration,
 )
 from counterpoise.metrics.ranking import RANKING_MEASURES, calibration_by_rank
-from counterpoise.testing import check_measure
+from counterpoise.testing import check_metric
 
 MEASURES = [
     Performance(),
@@ -46,7 +46,7 @@ def _seeded():
 @pytest.mark.parametrize("measure", MEASURES, ids=repr)
 def test_keeps_the_contract(measure):
     logits, labels, inside = predictions(60)
-    check_measure(measure, logits=logits, labels=labels, in_distribution=inside)
+    check_metric(measure, logits=logits, labels=labels, in_distribution=inside)
 
 
 @pytest.mark.parametrize("measure", MEASURES, ids=repr)

@@ -1,7 +1,7 @@
 """The contracts of losses, objectives and measures, as checks that anybody can run on their own."""
 
 from counterpoise.testing.losses import check_loss
-from counterpoise.testing.measures import check_measure
+from counterpoise.testing.metrics import check_metric
 from counterpoise.testing.objectives import check_objective
 
-__all__ = ["check_loss", "check_measure", "check_objective"]
+__all__ = ["check_loss", "check_metric", "check_objective"]

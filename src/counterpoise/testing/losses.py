@@ -86,7 +86,7 @@ def _check_extremes(loss: Loss, num_classes: int) -> None:
     rows[4] = torch.linspace(-1e4, 1e4, num_classes)
     labels = torch.zeros(5, dtype=torch.int64)
     for name, batch in {"mixed": slice(None), "all right": slice(0, 1), "all equal": slice(3, 4)}.items():
-        for dtype in (torch.float32, torch.float64):
+        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             logits = rows[batch].to(dtype).requires_grad_()
             value = loss(logits, labels[batch])
             gradient = torch.autograd.grad(value, logits)[0]

@@ -10,7 +10,7 @@ from torch import Tensor
 from counterpoise.metrics import Estimate, Measure, Stream
 
 
-def check_measure(
+def check_metric(
     measure: Measure[Mapping[Any, Estimate]], *, logits: Tensor, labels: Tensor, in_distribution: Tensor | None = None
 ) -> None:
     """Raise `AssertionError`, naming the property, unless the measure keeps its contract.
