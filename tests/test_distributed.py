@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
@@ -79,7 +81,30 @@ def check_losses(rank: int, world: int) -> None:
             )
 
 
-def check_metrics(rank: int, world: int) -> None:
+def check_fsdp(rank: int, world: int) -> None:
+    """Five steps with parameters sharded by FSDP2 are those of one process."""
+    mesh = init_device_mesh("cpu", (world,))
+    sharded, whole = objectives(None)["mte_2"], objectives(None)["mte_2"]
+    for model in (sharded.primary, *sharded.auxiliaries):
+        fully_shard(model, mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
+    optimizers = [
+        torch.optim.SGD(each.parameter_groups(lr=0.1, auxiliary_lr=0.01), momentum=0.9) for each in (sharded, whole)
+    ]
+    for step in range(5):
+        generator = torch.Generator().manual_seed(step)
+        x = torch.randn(12, 6, generator=generator, dtype=torch.float64)
+        y = torch.randint(CLASSES, (12,), generator=generator)
+        sharded(x.chunk(world)[rank], labels=y.chunk(world)[rank]).loss.backward()
+        whole(x, labels=y).loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for ours, expected in zip(sharded.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours.full_tensor(), expected.detach(), rtol=0, atol=1e-12)
+
+
+def check_measures(rank: int, world: int) -> None:
     """The shards that `DistributedSampler` deals out, in batches, its repeated samples left out."""
     samples = 1000 + world - 1
     generator = torch.Generator().manual_seed(0)
@@ -121,7 +146,8 @@ def worker(rank: int, world: int, rendezvous: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
     try:
         check_losses(rank, world)
-        check_metrics(rank, world)
+        check_fsdp(rank, world)
+        check_measures(rank, world)
         check_rank_without_samples(rank)
     finally:
         dist.destroy_process_group()

@@ -1,10 +1,13 @@
 """Every Python block of the README and of the documentation runs, page by page, and relative links lead somewhere."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
+
+from benchmarks import documentation
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
@@ -29,20 +32,28 @@ def test_links_lead_somewhere(page):
         assert (source.parent / target).exists(), f"{page} links to {target}"
 
 
-def test_the_table_in_the_readme_is_what_is_printed(capsys):
-    text = (ROOT / "README.md").read_text()
-    shown = re.search(r"```text\n(Says .*?)```", text, flags=re.DOTALL).group(1)
-    block = next(b for b in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "evaluate" in b)
-    import counterpoise
+def figures(text: str, name: str) -> str:
+    return re.search(rf"<!-- figures: {name} -->\n(.*?)<!-- end -->", text, flags=re.DOTALL).group(1).strip()
 
-    exec(block, {"torch": torch, "counterpoise": counterpoise})  # noqa: S102
-    printed = capsys.readouterr().out
-    words = re.compile(r"[A-Za-z][A-Za-z, ():%-]*[a-z]")
-    assert words.findall(shown) == words.findall(printed)
+
+def test_the_table_in_the_readme_is_what_is_printed():
+    shown, printed = figures((ROOT / "README.md").read_text(), "readme-example"), documentation.readme_example()
     numbers = re.compile(r"\d+\.\d+")
+    assert numbers.sub("", shown) == numbers.sub("", printed)
     # Another CPU gives other last bits, and so a last digit off by one.
     for one, other in zip(numbers.findall(shown), numbers.findall(printed), strict=True):
         assert float(one) == pytest.approx(float(other), abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["coverage", "speed"])
+def test_figures_in_the_documentation_are_the_measured_ones(name):
+    source, section = {
+        "coverage": ("coverage", documentation.coverage_section),
+        "speed": ("metrics", documentation.speed_section),
+    }[name]
+    result = json.loads((documentation.RESULTS / f"{source}.json").read_text())
+    assert result["failed"] == []
+    assert figures((ROOT / "docs" / "measures.md").read_text(), name) == section(result)
 
 
 def test_the_tree_in_the_readme_names_every_file():

@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 
 from counterpoise import Stream
 from counterpoise.functional import detection
+from counterpoise.functional.confidence import LOGIT_SCORES, confidence_score
 from counterpoise.functional.detection import rank_counts
 from counterpoise.functional.histogram import coarsen_to_equal_mass, exact_cells
 from counterpoise.metrics import (
     ClasswiseCalibration,
     ConfidenceRanking,
     Key,
+    MisclassificationDetection,
     OodDetection,
     Performance,
     TopLabelCalibration,
@@ -25,6 +27,7 @@ MEASURES = [
     TopLabelCalibration(bins=10),
     ClasswiseCalibration(num_classes=4),
     ConfidenceRanking(),
+    MisclassificationDetection(score="energy"),
     OodDetection(),
     OodDetection(score="energy"),
     OodDetection(score="margin"),
@@ -89,6 +92,15 @@ def test_states_of_other_measures_are_refused(tmp_path):
         stream.load_state_dict(state | {"sums": state["sums"] | {"count": torch.zeros(3, dtype=torch.int64)}})
 
 
+def test_files_of_another_kind_are_refused(tmp_path):
+    path = tmp_path / "state.safetensors"
+    path.write_bytes(b"not safetensors at all")
+    with pytest.raises(ValueError, match=r"state\.safetensors is not a safetensors file"):
+        Stream(Performance()).load(path)
+    with pytest.raises(ValueError, match="unnamed"):
+        Stream(Performance()).load_state_dict({"version": 1})
+
+
 def test_state_can_be_saved_by_torch_and_loaded_without_code(tmp_path):
     stream = Stream(Performance())
     stream.update(probabilities=[[0.9, 0.1]], labels=[0])
@@ -115,15 +127,17 @@ def test_error_bounds_of_ranks_hold(seed, scale):
     assert streamed[Key.AUROC].error_bound < 0.01
 
 
-def test_error_bound_of_ood_holds_for_every_score():
-    logits, _, inside = predictions(2000)
-    for score in ("max_softmax", "energy", "max_logit", "negative_entropy", "margin"):
-        stream = Stream(OodDetection(score=score))
-        stream.update(logits=logits, in_distribution=inside)
+@pytest.mark.parametrize("score", LOGIT_SCORES)
+def test_error_bound_of_detection_holds(score):
+    logits, labels, inside = predictions(2000)
+    for measure, positive in (
+        (OodDetection(score=score), inside),
+        (MisclassificationDetection(score=score), logits.argmax(-1) == labels),
+    ):
+        stream = Stream(measure)
+        stream.update(logits=logits, labels=labels, in_distribution=inside)
         estimate = stream.compute()[Key.AUROC]
-        from counterpoise.functional.confidence import confidence_score
-
-        exact = float(detection.auroc(rank_counts(confidence_score(score, logits=logits), inside)))
+        exact = float(detection.auroc(rank_counts(confidence_score(score, logits=logits), positive)))
         assert abs(estimate.value - exact) <= estimate.error_bound + 1e-9
         assert estimate.error_bound < 2e-3
 

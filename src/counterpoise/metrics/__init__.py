@@ -5,6 +5,7 @@ from counterpoise.metrics.evaluate import evaluate
 from counterpoise.metrics.measures import (
     ClasswiseCalibration,
     ConfidenceRanking,
+    MisclassificationDetection,
     OodDetection,
     Performance,
     TopLabelCalibration,
@@ -19,6 +20,7 @@ __all__ = [
     "Estimate",
     "Key",
     "Measure",
+    "MisclassificationDetection",
     "OodDetection",
     "Performance",
     "Scores",

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from counterpoise.functional.calibration import DEFAULT_BINS, BinSums, expected_calibration_error, noise_floor
-from counterpoise.functional.confidence import confidence_score
 from counterpoise.functional.detection import RankCounts, rank_counts, rates, risk_coverage
 from counterpoise.functional.histogram import exact_cells
 from counterpoise.functional.intervals import DEFAULT_LEVEL
@@ -71,7 +70,7 @@ def evaluate(
     for batch in _blocks(table):
         for stream in (performance, top_label, classwise):
             stream.update_checked(batch)
-        columns.append((*batch.top(), _score(batch, score)))
+        columns.append((*batch.top(), batch.score(score)))
     confidence, hits, scores = (torch.cat(column).cpu() for column in zip(*columns, strict=True))
     cells = exact_cells(confidence, hits)
     right_and_wrong = rank_counts_of_cells(cells) if score == "max_softmax" else rank_counts(scores, hits)
@@ -113,14 +112,8 @@ def _foreign_table(table: PredictionTable, logits: Any, probabilities: Any) -> P
     return foreign
 
 
-def _score(batch: PredictionBatch, name: str) -> Tensor:
-    if batch.logits is not None:
-        return confidence_score(name, logits=batch.logits)
-    return confidence_score(name, probabilities=batch.probabilities)
-
-
 def _ood_scores(inside: Tensor, foreign: PredictionTable, *, score: str, level: float) -> RankingScores:
-    outside = torch.cat([_score(batch, score).cpu() for batch in _blocks(foreign)])
+    outside = torch.cat([batch.score(score).cpu() for batch in _blocks(foreign)])
     positive = torch.arange(len(inside) + len(outside)) < len(inside)
     counts = rank_counts(torch.cat([inside.double(), outside.double()]), positive)
     return _ranking_scores(counts, score=score, stratified=True, level=level)
@@ -143,7 +136,7 @@ def _ranking_scores(counts: RankCounts, *, score: str, stratified: bool, level: 
 
 def _thinned(curve: Tensor) -> list[float]:
     if len(curve) > CURVE_POINTS:
-        curve = curve[torch.linspace(0, len(curve) - 1, CURVE_POINTS).round().long()]
+        curve = curve[torch.linspace(0, len(curve) - 1, CURVE_POINTS, dtype=torch.float64).round().long()]
     values: list[float] = curve.nan_to_num(0.0).tolist()
     return values
 

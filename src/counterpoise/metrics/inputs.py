@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoise.functional.confidence import confidence_score
 from counterpoise.functional.reduction import upcast
 
 SUM_TOLERANCE = {torch.bfloat16: 1e-2}
@@ -40,6 +41,12 @@ class PredictionBatch:
         """Confidence `[n]` in [0, 1] and correctness `[n]` of the predicted class."""
         confidence, prediction = self.probabilities.max(-1)
         return confidence.clamp(max=1), prediction == self.required_labels()
+
+    def score(self, name: str) -> Tensor:
+        """Confidence score `[n]` of that name (see `counterpoise.functional.confidence`)."""
+        if self.logits is None or name in ("max_softmax", "margin"):
+            return confidence_score(name, probabilities=self.probabilities)
+        return confidence_score(name, logits=self.logits)
 
     def required_labels(self) -> Tensor:
         """The labels, where a measure cannot do without."""

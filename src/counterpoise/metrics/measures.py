@@ -1,8 +1,8 @@
 """The measures that can be streamed, each a frozen dataclass of its configuration.
 
 `compute` returns a dictionary from `Key` to `Estimate`. `Performance`, `TopLabelCalibration` and
-`ClasswiseCalibration` are exact; `ConfidenceRanking` and `OodDetection` go through a fine histogram and state the
-largest error that it can cause.
+`ClasswiseCalibration` are exact; the others, which depend on the order of all samples, go through a fine histogram and
+state the largest error that it can cause.
 """
 
 from dataclasses import dataclass, fields
@@ -24,7 +24,6 @@ from counterpoise.functional.calibration import (
     sums_by_index,
 )
 from counterpoise.functional.classwise import classwise_sums
-from counterpoise.functional.confidence import confidence_score
 from counterpoise.functional.detection import RankCounts
 from counterpoise.functional.histogram import CELLS, confidence_cells, histogram_cells, score_cells
 from counterpoise.functional.intervals import (
@@ -182,39 +181,65 @@ class ConfidenceRanking:
 
 
 @dataclass(frozen=True)
-class OodDetection:
-    """In-distribution (positive) against out-of-distribution samples, by any confidence score; needs no labels."""
+class MisclassificationDetection:
+    """Right (positive) against wrong predictions, by any confidence score."""
 
     score: str = "max_softmax"
     level: float = DEFAULT_LEVEL
 
     def zeros(self) -> Sums:
         """No samples."""
-        return {name: torch.zeros(CELLS, dtype=torch.int64) for name in ("inside", "outside")}
+        return _zero_histograms()
+
+    def sums(self, batch: PredictionBatch) -> Sums:
+        """Sums of one batch."""
+        return _score_histograms(batch, self.score, positive=batch.top()[1])
+
+    def compute(self, sums: Sums) -> Estimates:
+        """Estimates of all samples."""
+        return _detection_estimates(sums, stratified=False, level=self.level)
+
+
+@dataclass(frozen=True)
+class OodDetection:
+    """In-distribution (positive) against foreign samples, by any confidence score; needs no labels."""
+
+    score: str = "max_softmax"
+    level: float = DEFAULT_LEVEL
+
+    def zeros(self) -> Sums:
+        """No samples."""
+        return _zero_histograms()
 
     def sums(self, batch: PredictionBatch) -> Sums:
         """Sums of one batch."""
         if batch.in_distribution is None:
             raise ValueError("OOD detection needs to know which samples are in-distribution; pass in_distribution=")
-        cells = self._cells(batch)
-        return {
-            "inside": torch.bincount(cells[batch.in_distribution], minlength=CELLS),
-            "outside": torch.bincount(cells[~batch.in_distribution], minlength=CELLS),
-        }
+        return _score_histograms(batch, self.score, positive=batch.in_distribution)
 
     def compute(self, sums: Sums) -> Estimates:
         """Estimates of all samples."""
-        require_samples(sums["inside"].sum() + sums["outside"].sum())
-        counts = RankCounts(sums["inside"].flip(0), sums["outside"].flip(0))
-        return ranking_estimates(counts, stratified=True, level=self.level, exact=False)
+        return _detection_estimates(sums, stratified=True, level=self.level)
 
-    def _cells(self, batch: PredictionBatch) -> Tensor:
-        if batch.logits is not None:
-            scores = confidence_score(self.score, logits=batch.logits)
-        else:
-            scores = confidence_score(self.score, probabilities=batch.probabilities)
-        crowded = self.score in ("max_softmax", "margin")
-        return confidence_cells(scores.clamp(0, 1)) if crowded else score_cells(scores)
+
+def _zero_histograms() -> Sums:
+    return {name: torch.zeros(CELLS, dtype=torch.int64) for name in ("positive", "negative")}
+
+
+def _score_histograms(batch: PredictionBatch, score: str, *, positive: Tensor) -> Sums:
+    scores = batch.score(score)
+    crowded = score in ("max_softmax", "margin")
+    cells = confidence_cells(scores.clamp(0, 1)) if crowded else score_cells(scores)
+    return {
+        "positive": torch.bincount(cells[positive], minlength=CELLS),
+        "negative": torch.bincount(cells[~positive], minlength=CELLS),
+    }
+
+
+def _detection_estimates(sums: Sums, *, stratified: bool, level: float) -> Estimates:
+    require_samples(sums["positive"].sum() + sums["negative"].sum())
+    counts = RankCounts(sums["positive"].flip(0), sums["negative"].flip(0))
+    return ranking_estimates(counts, stratified=stratified, level=level, exact=False)
 
 
 def brier_refinement(brier: Estimate, calibration: Estimate) -> Estimate:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
@@ -106,8 +106,8 @@ class Stream(Generic[Result_co]):
         """Replace what has been seen by a state of the same measure."""
         if state.get("version") != STATE_VERSION:
             raise ValueError(f"state has version {state.get('version')!r}, this release reads {STATE_VERSION}")
-        self._require_same_measure(state["measure"])
-        zeros, loaded = self.measure.zeros(), state["sums"]
+        self._require_same_measure(state.get("measure", "an unnamed measure"))
+        zeros, loaded = self.measure.zeros(), state.get("sums", {})
         if set(loaded) != set(zeros):
             raise ValueError(f"state has the sums {sorted(loaded)}, {self.measure!r} needs {sorted(zeros)}")
         for name, zero in zeros.items():
@@ -132,9 +132,12 @@ class Stream(Generic[Result_co]):
 
     def load(self, path: str | Path) -> None:
         """Replace what has been seen by the sums in a file that `save` wrote for the same measure."""
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            sums = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                metadata = file.metadata() or {}
+                sums = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a safetensors file: {error}") from None
         version = metadata.get("version", "")
         self.load_state_dict(
             {

@@ -1,0 +1,112 @@
+"""Writes measured figures into the documentation: `python -m benchmarks.documentation [--check]`.
+
+Figures come from `benchmarks/results/coverage.json` and `metrics.json`, which are the standard output of
+`python -m benchmarks.coverage` and `python -m benchmarks.metrics`, and from running the README's example. Each goes
+between a pair of marks, `<!-- figures: NAME -->` and `<!-- end -->`.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import counterpoise
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def main() -> None:
+    """Rewrite the pages, or say which are out of date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a page is out of date")
+    options = parser.parse_args()
+    coverage, metrics = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("coverage", "metrics"))
+    pages = {
+        ROOT / "README.md": {"readme-example": readme_example()},
+        ROOT / "docs" / "measures.md": {"coverage": coverage_section(coverage), "speed": speed_section(metrics)},
+    }
+    stale = []
+    for path, sections in pages.items():
+        text = path.read_text()
+        fresh = text
+        for name, body in sections.items():
+            fresh = replace_section(fresh, name, body)
+        if fresh != text:
+            stale.append(str(path.relative_to(ROOT)))
+            if not options.check:
+                path.write_text(fresh)
+    if stale:
+        print(f"{'out of date' if options.check else 'written'}: {', '.join(stale)}", file=sys.stderr)
+    sys.exit(1 if stale and options.check else 0)
+
+
+def replace_section(text: str, name: str, body: str) -> str:
+    """Put `body` between the marks of that name."""
+    pattern = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"no marks for the figures {name!r}")
+    return pattern.sub(lambda match: f"{match[1]}\n{body}\n\n{match[2]}", text)
+
+
+def readme_example() -> str:
+    """What the README's example prints."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(10_000, 10, generator=generator)
+    labels = torch.multinomial(torch.softmax(0.7 * logits, -1), 1, generator=generator).squeeze(-1)
+    return f"```text\n{counterpoise.evaluate(logits=logits, labels=labels)}\n```"
+
+
+def coverage_section(document: dict[str, Any]) -> str:
+    """A table over error and sample size, and what holds over all scenarios."""
+    rows = document["figures"]["ece"]
+    sizes = sorted({row["samples"] for row in rows})
+    lines = [
+        "| true ECE | " + " | ".join(f"N = {size:,}" for size in sizes) + " |",
+        "|---|" + "---|" * len(sizes),
+    ]
+    for error in sorted({row["error"] for row in rows}):
+        cells = []
+        for size in sizes:
+            here = [row for row in rows if row["error"] == error and row["samples"] == size]
+            lowest = min(row["coverage"] for row in here)
+            width = sum(row["width"] for row in here) / len(here)
+            cells.append(f"{lowest:.1%} ({100 * width:.1f})")
+        lines.append(f"| {100 * error:g}% | " + " | ".join(cells) + " |")
+    clear = [row["coverage"] for row in rows if row["error"] > 3 * row["floor"]]
+    floors = [check["measured"] for check in document["checks"] if check["name"].startswith("noise floor")]
+    worst_floor = max(abs(floor - 1) for floor in floors)
+    summary = (
+        f"Lowest coverage of the 95% interval over the shapes and distributions, and in brackets its mean width in "
+        f"points. Over all {len(rows)} scenarios it is at least {min(row['coverage'] for row in rows):.1%}; in the "
+        f"{len(clear)} where the error exceeds three noise floors it is between {min(clear):.1%} and {max(clear):.1%}. "
+        f"The noise floor is within {worst_floor:.1%} of the simulated one."
+    )
+    return "\n".join([*lines, "", summary])
+
+
+def speed_section(document: dict[str, Any]) -> str:
+    """Times over one softmax, and megabytes."""
+    figures = document["figures"]
+    memory = figures["megabytes_added_by_stream"]
+    lines = ["| classwise ECE, 50,000 x 1,000, one thread | time over one `torch.softmax` of that shape |", "|---|---|"]
+    names = {
+        "counterpoise": "`Stream(ClasswiseCalibration)`, values checked, interval included",
+        "plain bincounts": "a bin index for every probability, then bincounts; no checks, no interval",
+        "torch-uncertainty": "torch-uncertainty's `ClasswiseCalibrationError`",
+        "torchmetrics, class by class": "torchmetrics' binary error, class by class",
+    }
+    lines += [f"| {title} | {figures['relative_to_softmax'][name]:.1f} |" for name, title in names.items()]
+    summary = (
+        f"Streaming 50,000 x {figures['streamed_classes']:,} adds {memory['counterpoise']:.0f} MB to peak memory; "
+        f"keeping every batch, as torch-uncertainty does, adds {memory['torch-uncertainty']:,.0f} MB."
+    )
+    return "\n".join([*lines, "", summary])
+
+
+if __name__ == "__main__":
+    main()
