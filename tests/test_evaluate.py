@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import oracles
 from counterpoise import Scores, evaluate
@@ -161,6 +163,19 @@ def test_text_that_is_not_json_is_refused():
     for text in ("", "[1]", "{", "null"):
         with pytest.raises(ValueError, match="not"):
             Scores.from_json(text)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**31), samples=st.integers(1, 6), classes=st.integers(2, 4), foreign=st.integers(1, 3))
+def test_a_handful_of_samples(seed, samples, classes, foreign):
+    rng = np.random.default_rng(seed)
+    logits = rng.choice([0.0, 1.0, 30.0], size=(samples, classes))
+    few = evaluate(
+        logits=logits, labels=rng.integers(classes, size=samples), ood_logits=rng.normal(size=(foreign, classes))
+    )
+    assert Scores.from_json(few.to_json()).to_json() == few.to_json()
+    for estimate in (few.estimates | few.misclassification.estimates | few.ood.estimates).values():
+        assert math.isnan(estimate.value) or estimate.low <= estimate.high
 
 
 def test_autocast_does_not_round_it(case, scores):

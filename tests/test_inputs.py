@@ -158,6 +158,12 @@ class TestAccepted:
     def test_arrays_of_every_byte_order(self, dtype):
         assert evaluate(probabilities=np.array(GOOD).astype(dtype), labels=LABELS)["accuracy"].value == 1
 
+    def test_reversed_and_strided_arrays(self):
+        wide = np.zeros((6, 6))
+        wide[::2, ::2] = GOOD
+        assert evaluate(probabilities=wide[::2, ::2], labels=LABELS)["accuracy"].value == 1
+        assert evaluate(probabilities=np.array(GOOD)[::-1], labels=np.array(LABELS)[::-1])["accuracy"].value == 1
+
     def test_an_array_that_must_not_be_written_to(self):
         table = np.array(GOOD)
         table.flags.writeable = False

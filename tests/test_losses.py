@@ -197,6 +197,13 @@ def test_pairwise_terms_refuse_soft_labels(name):
         LOSSES[name].loss(torch.zeros(2, 3), torch.full((2, 3), 1 / 3))
 
 
+def test_a_bandwidth_that_would_overflow_is_refused():
+    logits, labels = random_batch(3, 20, seed=5)
+    assert torch.isfinite(mmce_term(logits.float(), labels, bandwidth=0.02))
+    with pytest.raises(ValueError, match="bandwidth must be at least"):
+        mmce_term(logits, labels, bandwidth=0.01)
+
+
 def test_upcast_leaves_double_alone():
     assert upcast(torch.zeros(1, dtype=torch.float64)).dtype == torch.float64
     assert upcast(torch.zeros(1, dtype=torch.float16)).dtype == torch.float32

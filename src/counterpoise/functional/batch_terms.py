@@ -18,12 +18,16 @@ from counterpoise.functional.reduction import (
     as_labelled_batch,
     at_least_tiny,
     gather_over_ranks,
+    has_soft_labels,
     sum_over_ranks,
     weighted_mean,
 )
 
 MMCE_BANDWIDTH = 0.4
 """Width of the Laplace kernel of MMCE, as in the published code."""
+
+SMALLEST_BANDWIDTH = 0.02
+"""exp(1 / bandwidth) must be finite in float32."""
 
 
 def dca_term(
@@ -80,7 +84,7 @@ def mdca_term(
     batch = as_labelled_batch(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight)
     classes = batch.log_probabilities.shape[-1]
     excess = batch.log_probabilities.exp().reshape(-1, classes)
-    if batch.soft:
+    if has_soft_labels(batch):
         excess = excess - batch.labels.reshape(-1, classes)
     else:
         index = batch.labels.reshape(-1, 1)
@@ -159,7 +163,7 @@ class _Points(NamedTuple):
 def _top(batch: LabelledBatch) -> tuple[Tensor, Tensor]:
     """Confidence and correctness `[...]`; under a soft label, correctness is the mass it gives to the prediction."""
     top, prediction = batch.log_probabilities.max(-1)
-    if batch.soft:
+    if has_soft_labels(batch):
         return top.exp(), batch.labels.gather(-1, prediction.unsqueeze(-1)).squeeze(-1)
     return top.exp(), (prediction == batch.labels).to(top.dtype)
 
@@ -178,7 +182,7 @@ def _correctness(
     group: dist.ProcessGroup | None,
 ) -> _Points:
     batch = as_labelled_batch(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight)
-    if batch.soft:
+    if has_soft_labels(batch):
         raise ValueError(
             "MMCE compares pairs of right and wrong predictions, so it needs integer labels, not soft ones"
         )
@@ -194,6 +198,8 @@ def _laplace_form(points: Tensor, coefficients: Tensor, bandwidth: float) -> Ten
     n x n matrix: a batch of pixels fits. Between equal p the absolute value has a kink; the mean of the two orders of
     equal points gives it derivative 0, whatever the order of the samples.
     """
+    if bandwidth < SMALLEST_BANDWIDTH:
+        raise ValueError(f"bandwidth must be at least {SMALLEST_BANDWIDTH}, got {bandwidth}")
     up = torch.argsort(points, stable=True)
     down = torch.argsort(points, descending=True, stable=True).flip(0)
     return 0.5 * (

@@ -5,6 +5,8 @@ score down. So ties are exact and the order of the samples cannot matter. Positi
 correctly classified, or in-distribution.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -116,16 +118,54 @@ def rates(counts: RankCounts) -> tuple[Tensor, Tensor]:
     return positive / positive[..., -1:], negative / negative[..., -1:]
 
 
-def best_and_worst_order(counts: RankCounts) -> tuple[RankCounts, RankCounts]:
-    """Counts in which the positives of each group come first, and in which they come last.
+Range = tuple[Tensor, Tensor]
+"""Smallest and largest value that a measure can have."""
 
-    Where groups are cells of a histogram, every measure of the unbinned scores lies between those of the two.
+
+def range_within_groups(measure: Callable[[RankCounts], Tensor], counts: RankCounts) -> Range:
+    """Range of a measure over all orders of the samples inside each group, where groups are cells of a histogram.
+
+    For measures that are extreme where the positives of every group come first, and where they come last, and that do
+    not depend on ties within one class: AUROC, FPR at a TPR, the minimum detection error, AURC.
     """
+    values = [measure(order) for order in (_positives_first(counts), _positives_last(counts))]
+    return torch.minimum(*values), torch.maximum(*values)
+
+
+def average_precision_range(counts: RankCounts) -> Range:
+    """The same for `average_precision`.
+
+    It is largest where the positives of a group come first, all with one score, and smallest where they come last, each
+    with its own: the sum over j = 1..n of (a + j) / (b + j) then is n - (b - a) (H(b + n) - H(b)).
+    """
+    positive, negative = counts.positive.double(), counts.negative.double()
+    before = positive.cumsum(-1) - positive
+    accepted = before + negative.cumsum(-1)
+    harmonic = torch.digamma(accepted + positive + 1) - torch.digamma(accepted + 1)
+    smallest = (positive - (accepted - before) * harmonic).sum(-1) / positive.sum(-1)
+    return smallest, average_precision(_positives_first(counts))
+
+
+def average_precision_of_negatives_range(counts: RankCounts) -> Range:
+    """The same for `average_precision_of_negatives`."""
+    return average_precision_range(RankCounts(counts.negative.flip(-1), counts.positive.flip(-1)))
+
+
+def detection_error_at_tpr_range(counts: RankCounts, *, tpr: float = DEFAULT_TPR) -> Range:
+    """The same for `detection_error_at_tpr`: the true positive rate lies between `tpr` and that of the whole group."""
+    true_rate, _ = rates(counts)
+    reached = torch.where(true_rate >= tpr, true_rate, torch.inf).amin(-1)
+    smallest, largest = range_within_groups(partial(fpr_at_tpr, tpr=tpr), counts)
+    return 0.5 * (1 - reached + smallest), 0.5 * (1 - tpr + largest)
+
+
+def _positives_first(counts: RankCounts) -> RankCounts:
     zero = torch.zeros_like(counts.positive)
-    best = RankCounts(
+    return RankCounts(
         torch.stack([counts.positive, zero], -1).flatten(), torch.stack([zero, counts.negative], -1).flatten()
     )
-    worst = RankCounts(
-        torch.stack([zero, counts.positive], -1).flatten(), torch.stack([counts.negative, zero], -1).flatten()
-    )
-    return best, worst
+
+
+def _positives_last(counts: RankCounts) -> RankCounts:
+    negative, positive = _positives_first(RankCounts(counts.negative, counts.positive))
+    return RankCounts(positive, negative)

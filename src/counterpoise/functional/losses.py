@@ -18,7 +18,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from counterpoise.functional.reduction import IGNORE_INDEX, LabelledBatch, as_labelled_batch, weighted_mean
+from counterpoise.functional.reduction import (
+    IGNORE_INDEX,
+    LabelledBatch,
+    as_labelled_batch,
+    has_soft_labels,
+    weighted_mean,
+)
 
 
 def cross_entropy(
@@ -127,7 +133,7 @@ def expected_under_labels(batch: LabelledBatch, loss: Callable[[Tensor], Tensor]
 
     Classes that the label gives no mass are never passed to `loss`: what is infinite there stays out of the gradient.
     """
-    if batch.soft:
+    if has_soft_labels(batch):
         possible = batch.log_probabilities.masked_fill(batch.labels == 0, 0.0)
         return (batch.labels * loss(possible)).sum(-1)
     return loss(batch.log_probabilities.gather(-1, batch.labels.unsqueeze(-1)).squeeze(-1))

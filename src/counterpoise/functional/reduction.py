@@ -29,10 +29,10 @@ class LabelledBatch(NamedTuple):
     labels: Tensor
     weight: Tensor
 
-    @property
-    def soft(self) -> bool:
-        """Whether the labels are distributions over classes."""
-        return self.labels.is_floating_point()
+
+def has_soft_labels(batch: LabelledBatch) -> bool:
+    """Whether the labels are distributions over classes."""
+    return batch.labels.is_floating_point()
 
 
 def upcast(logits: Tensor) -> Tensor:

@@ -157,7 +157,8 @@ def as_tensor(values: Any, name: str) -> Tensor:
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"{name} hold integers above {np.iinfo(np.int64).max}")
     kinds = {"f": array.dtype.newbyteorder("="), "i": np.dtype(np.int64), "u": np.dtype(np.int64), "b": np.dtype(bool)}
-    return torch.from_numpy(np.array(array, dtype=kinds[array.dtype.kind], copy=not array.flags.writeable or None))
+    # torch takes neither reversed nor read-only arrays as they are.
+    return torch.from_numpy(np.require(array, dtype=kinds[array.dtype.kind], requirements=["C", "W"]))
 
 
 def _from_logits(logits: Tensor, labels: Tensor | None, inside: Tensor | None, rows: Tensor) -> PredictionBatch:

@@ -247,7 +247,7 @@ def brier_refinement(brier: Estimate, calibration: Estimate) -> Estimate:
     value = brier.value - calibration.value
     half = sum(((part.high - part.low) / 2) ** 2 for part in (brier, calibration)) ** 0.5
     centre = (brier.low + brier.high) / 2 - (calibration.low + calibration.high) / 2
-    return Estimate.of(value, Interval(max(0.0, centre - half), centre + half))
+    return Estimate.of(value, Interval(max(0.0, centre - half), max(0.0, centre + half)))
 
 
 def bin_sums_of(sums: Sums) -> BinSums:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,6 +31,15 @@ RANKING_MEASURES: dict[Key, Callable[[RankCounts], Tensor]] = {
     Key.AURC: detection.aurc,
     Key.EXCESS_AURC: detection.excess_aurc,
 }
+RANKING_RANGES: dict[Key, Callable[[RankCounts], detection.Range]] = {
+    key: partial(detection.range_within_groups, measure) for key, measure in RANKING_MEASURES.items()
+} | {
+    Key.AUPR_POSITIVE: detection.average_precision_range,
+    Key.AUPR_NEGATIVE: detection.average_precision_of_negatives_range,
+    Key.DETECTION_ERROR_AT_TPR95: detection.detection_error_at_tpr_range,
+}
+"""Between what each measure lies if the order inside a group of scores is not known."""
+
 SELECTIVE_MEASURES = (Key.AURC, Key.EXCESS_AURC)
 """Measures of selective prediction: they have a meaning where negative means wrong, not where it means foreign."""
 
@@ -51,11 +61,10 @@ def ranking_estimates(counts: RankCounts, *, stratified: bool, level: float, exa
     resampled = {str(key): measure for key, measure in measures.items() if key is not Key.AUROC}
     intervals = bootstrap_intervals(counts, resampled, stratified=stratified, level=level)
     intervals[str(Key.AUROC)] = delong_interval(counts, level=level)
-    extremes = detection.best_and_worst_order(counts) if not exact else ()
     estimates = {}
     for key, measure in measures.items():
         value = float(measure(counts))
-        bound = max(abs(float(measure(extreme)) - value) for extreme in extremes) if extremes else None
+        bound = None if exact else max(abs(float(limit) - value) for limit in RANKING_RANGES[key](counts))
         estimates[key] = Estimate.of(value, intervals[str(key)], error_bound=bound)
     return estimates
 
