@@ -92,7 +92,6 @@ def coverage_section(document: dict[str, Any]) -> str:
 def speed_section(document: dict[str, Any]) -> str:
     """Times over one softmax, and megabytes."""
     figures = document["figures"]
-    memory = figures["megabytes_added_by_stream"]
     lines = ["| classwise ECE, 50,000 x 1,000, one thread | time over one `torch.softmax` of that shape |", "|---|---|"]
     names = {
         "counterpoise": "`Stream(ClasswiseCalibration)`, values checked, interval included",
@@ -101,11 +100,15 @@ def speed_section(document: dict[str, Any]) -> str:
         "torchmetrics, class by class": "torchmetrics' binary error, class by class",
     }
     lines += [f"| {title} | {figures['relative_to_softmax'][name]:.1f} |" for name, title in names.items()]
-    summary = (
-        f"Streaming 50,000 x {figures['streamed_classes']:,} adds {memory['counterpoise']:.0f} MB to peak memory; "
-        f"keeping every batch, as torch-uncertainty does, adds {memory['torch-uncertainty']:,.0f} MB."
-    )
-    return "\n".join([*lines, "", summary])
+    lines += ["", "| 50,000 samples streamed, K = | " + " | ".join(figures["megabytes_added_by_stream"]) + " |"]
+    lines += ["|---|" + "---|" * len(figures["megabytes_added_by_stream"])]
+    for name in ("counterpoise", "torch-uncertainty", "torchmetrics"):
+        cells = [
+            f"{sizes[name]:,.0f} MB added to the peak" if name in sizes else ""
+            for sizes in figures["megabytes_added_by_stream"].values()
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -41,10 +41,8 @@ class LossSum:
         group: dist.ProcessGroup | None = None,
     ) -> Tensor:
         """Both losses of the same batch."""
-        base, term = (
-            loss(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight, group=group)
-            for loss in (self.base, self.term)
-        )
+        base = self.base(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight, group=group)
+        term = self.term(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight, group=group)
         return base + self.weight * term
 
 
