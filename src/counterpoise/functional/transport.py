@@ -15,7 +15,6 @@ from torch import Tensor
 from counterpoise.functional.losses import expected_under_labels
 from counterpoise.functional.reduction import (
     IGNORE_INDEX,
-    LabelledBatch,
     as_labelled_batch,
     log_probabilities_where,
     upcast,
@@ -112,10 +111,11 @@ def deep_mutual(
     batches = [
         as_labelled_batch(each, labels, ignore_index=ignore_index, sample_weight=sample_weight) for each in logits
     ]
+    log_probabilities = [batch.log_probabilities for batch in batches]
     means = weighted_means(
         [
             *(expected_under_labels(batch, torch.neg) for batch in batches),
-            *(_mean_kl([peer.log_probabilities for peer in batches if peer is not batch], batch) for batch in batches),
+            *(_mean_kl_to_peers(index, log_probabilities) for index in range(len(batches))),
         ],
         batches[0].weight,
         group=group,
@@ -133,8 +133,9 @@ def _kl(target: Tensor, log_probabilities: Tensor) -> Tensor:
     return (mass * difference).sum(-1)
 
 
-def _mean_kl(targets: Sequence[Tensor], batch: LabelledBatch) -> Tensor:
-    return torch.stack([_kl(target.detach(), batch.log_probabilities) for target in targets]).mean(0)
+def _mean_kl_to_peers(index: int, log_probabilities: Sequence[Tensor]) -> Tensor:
+    peers = [*log_probabilities[:index], *log_probabilities[index + 1 :]]
+    return torch.stack([_kl(peer.detach(), log_probabilities[index]) for peer in peers]).mean(0)
 
 
 def _require_same_shape(first: Tensor, others: Sequence[Tensor]) -> None:
