@@ -6,7 +6,7 @@ measures: bootstrap.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -192,6 +192,7 @@ def bootstrap_intervals(
     measures: dict[str, Callable[[RankCounts], Tensor]],
     *,
     stratified: bool,
+    minima: Collection[str] = (),
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
 ) -> dict[str, Interval]:
@@ -202,23 +203,33 @@ def bootstrap_intervals(
         measures: each takes `RankCounts` of shape `[R, G]`.
         stratified: positives and negatives are two samples of fixed size (OOD detection), or one sample of which the
             share of positives is itself random (misclassification detection).
+        minima: names of measures that are minima over thresholds. A minimum of noisy values is too low, and that of a
+            resample lower still, so that percentiles miss the truth. Theirs is `value +- z sd` of the resamples, the
+            upper limit raised by the bias that the resamples show.
         level: nominal coverage.
         seed: of the resamples, so that the same predictions always give the same interval.
     """
-    positive, negative = _merge_groups(counts)
-    groups = len(positive)
+    merged = _merge_groups(counts)
+    groups = len(merged.positive)
     generator = torch.Generator().manual_seed(seed)
-    sides = [positive, negative] if stratified else [torch.cat([positive, negative])]
+    sides = list(merged) if stratified else [torch.cat(list(merged))]
     drawn = torch.cat([_resample(side, generator) for side in sides], dim=-1)
     resampled = RankCounts(drawn[:, :groups], drawn[:, groups:])
-    tail = (1 - level) / 2
+    z, tail = normal_quantile(level), (1 - level) / 2
     quantiles = torch.tensor([tail, 1 - tail], dtype=torch.float64)
     intervals = {}
     for name, measure in measures.items():
-        values = measure(resampled)
+        values = measure(resampled).double()
         values = values[torch.isfinite(values)]
-        low, high = torch.quantile(values.double(), quantiles).tolist() if len(values) else (math.nan, math.nan)
-        intervals[name] = Interval(low, high)
+        if len(values) < 2:
+            intervals[name] = Interval(math.nan, math.nan)
+        elif name in minima:
+            bias, half = min(0.0, float(values.mean() - measure(merged))), z * float(values.std())
+            value = float(measure(counts))
+            intervals[name] = Interval(max(0.0, value - half), value - bias + half)
+        else:
+            low, high = torch.quantile(values, quantiles).tolist()
+            intervals[name] = Interval(low, high)
     return intervals
 
 

@@ -59,7 +59,8 @@ def ranking_estimates(counts: RankCounts, *, stratified: bool, level: float, exa
     occupied = (counts.positive + counts.negative) > 0
     counts = RankCounts(counts.positive[occupied].cpu(), counts.negative[occupied].cpu())
     resampled = {str(key): measure for key, measure in measures.items() if key is not Key.AUROC}
-    intervals = bootstrap_intervals(counts, resampled, stratified=stratified, level=level)
+    minima = (str(Key.MINIMUM_DETECTION_ERROR),)
+    intervals = bootstrap_intervals(counts, resampled, stratified=stratified, minima=minima, level=level)
     intervals[str(Key.AUROC)] = delong_interval(counts, level=level)
     estimates = {}
     for key, measure in measures.items():

@@ -1,0 +1,106 @@
+"""Intervals: closed forms against SciPy, and coverage by simulation of what `benchmarks.coverage` leaves out."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from counterpoise import evaluate
+from counterpoise.functional.calibration import BinSums, noise_floor, sums_by_index
+from counterpoise.functional.detection import RankCounts
+from counterpoise.functional.intervals import (
+    calibration_error_interval,
+    delong_interval,
+    mean_interval,
+    normal_quantile,
+    wilson_interval,
+)
+from counterpoise.metrics import Key
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
+def test_normal_quantile(level):
+    assert normal_quantile(level) == pytest.approx(stats.norm.ppf(0.5 + level / 2), abs=1e-12)
+
+
+@pytest.mark.parametrize(("hits", "count"), [(0, 10), (3, 10), (10, 10), (950, 1000)])
+def test_wilson_equals_scipy(hits, count):
+    expected = stats.binomtest(hits, count).proportion_ci(0.95, method="wilson")
+    assert wilson_interval(hits, count) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_mean_interval_equals_scipy():
+    values = torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    sem = stats.sem(values.numpy())
+    expected = stats.norm.interval(0.95, loc=values.mean().item(), scale=sem)
+    assert mean_interval(values.sum().item(), (values**2).sum().item(), 200) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("count", "p"), [(1, 0.3), (3, 0.95), (7, 0.5), (40, 0.02), (1000, 0.7)])
+def test_noise_floor_of_one_bin_is_the_mean_absolute_deviation_of_a_binomial(count, p):
+    confidence = torch.full((count,), p, dtype=torch.float64)
+    sums = sums_by_index(torch.zeros(count, dtype=torch.int64), confidence, confidence > 1, 1)
+    binomial = stats.binom(count, p)
+    expected = sum(binomial.pmf(k) * abs(k - count * p) for k in range(count + 1)) / count
+    assert noise_floor(sums).item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_delong_equals_its_definition():
+    """The variance of the placements of each class, one by one."""
+    generator = torch.Generator().manual_seed(0)
+    inside, outside = torch.randn(30, generator=generator) + 1, torch.randn(20, generator=generator)
+    wins = (inside[:, None] > outside[None, :]).double()
+    area = wins.mean().item()
+    variance = wins.mean(1).var().item() / 30 + wins.mean(0).var().item() / 20
+    half = 1.959963984540054 * math.sqrt(variance) / (area * (1 - area))
+    expected = [1 / (1 + math.exp(-(math.log(area / (1 - area)) + sign * half))) for sign in (-1, 1)]
+    positive = (torch.argsort(torch.cat([inside, outside]), descending=True) < 30).long()
+    assert delong_interval(RankCounts(positive, 1 - positive)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_no_error_at_all_leaves_room_for_some():
+    """1,000 right predictions at confidence 1 - 1e-6: the error rate may still be 0.37%."""
+    confidence = torch.full((1000,), 1 - 1e-6, dtype=torch.float64)
+    sums = sums_by_index(torch.zeros(1000, dtype=torch.int64), confidence, confidence > 0, 1)
+    low, high = calibration_error_interval(sums)
+    assert low < 1e-5
+    assert high == pytest.approx(0.0037, abs=1e-4)
+
+
+def test_interval_does_not_depend_on_empty_bins():
+    generator = torch.Generator().manual_seed(0)
+    p = 0.5 + 0.5 * torch.rand(500, generator=generator, dtype=torch.float64)
+    hits = torch.rand(500, generator=generator, dtype=torch.float64) < p
+    index = (p * 10).long()
+    narrow, wide = (sums_by_index(index, p, hits, size) for size in (10, 40))
+    assert isinstance(narrow, BinSums)
+    assert calibration_error_interval(narrow) == pytest.approx(calibration_error_interval(wide), abs=1e-12)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("temperature", [1.0, 1.4])
+def test_every_interval_covers(temperature):
+    """300 samples of 1,000 against a population of a million; three standard errors of such a coverage are 4 points."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(samples, foreign):
+        logits = 2.5 * torch.randn(samples, 5, generator=generator, dtype=torch.float64)
+        real = torch.softmax(logits / temperature, -1)
+        labels = torch.multinomial(real, 1, generator=generator).squeeze(-1)
+        ood = 1.5 * torch.randn(foreign, 5, generator=generator, dtype=torch.float64)
+        return evaluate(logits=logits, labels=labels, ood_logits=ood)
+
+    def estimates(scores):
+        right = {("", key): e for key, e in (scores.estimates | scores.misclassification.estimates).items()}
+        return right | {("ood", key): e for key, e in scores.ood.estimates.items()}
+
+    population = {name: estimate.value for name, estimate in estimates(draw(1_000_000, 300_000)).items()}
+    # The plug-in errors of the population are their noise floors where it is calibrated.
+    population["", Key.ECE] = population["", Key.DEBIASED_ECE]
+    inside = dict.fromkeys(population, 0)
+    for _ in range(300):
+        for name, estimate in estimates(draw(1_000, 300)).items():
+            inside[name] += estimate.low <= population[name] <= estimate.high
+    short = {name: count / 300 for name, count in inside.items() if count / 300 < 0.95 - 0.04}
+    assert not short
