@@ -6,6 +6,8 @@ between a pair of marks, `<!-- figures: NAME -->` and `<!-- end -->`.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import re
 import sys
@@ -54,11 +56,13 @@ def replace_section(text: str, name: str, body: str) -> str:
 
 
 def readme_example() -> str:
-    """What the README's example prints."""
-    generator = torch.Generator().manual_seed(0)
-    logits = 3 * torch.randn(10_000, 10, generator=generator)
-    labels = torch.multinomial(torch.softmax(0.7 * logits, -1), 1, generator=generator).squeeze(-1)
-    return f"```text\n{counterpoise.evaluate(logits=logits, labels=labels)}\n```"
+    """What the README's own example of `evaluate` prints."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    (example,) = (block for block in blocks if "counterpoise.evaluate(" in block)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(example, {"torch": torch, "counterpoise": counterpoise})  # noqa: S102
+    return f"```text\n{printed.getvalue()}```"
 
 
 def coverage_section(document: dict[str, Any]) -> str:

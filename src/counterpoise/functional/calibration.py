@@ -6,6 +6,7 @@ confidences, so that 1/3 in float32 and 1/3 in float64 fall into the same bin.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
@@ -33,8 +34,9 @@ class BinSums:
     confidence_squared: Tensor
     confidence_hits: Tensor
 
-    def __add__(self, other: "BinSums") -> "BinSums":
-        return BinSums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+    def map(self, function: Callable[[Tensor], Tensor]) -> "BinSums":
+        """The same function of every sum."""
+        return BinSums(*(function(getattr(self, field.name)) for field in fields(self)))
 
     @property
     def samples(self) -> Tensor:

@@ -12,6 +12,9 @@ from counterpoise.functional.reduction import upcast
 PROBABILITY_SCORES = ("max_softmax", "negative_entropy", "margin")
 """Scores that probabilities suffice for."""
 
+UNIT_INTERVAL_SCORES = ("max_softmax", "margin")
+"""Scores that lie in [0, 1]."""
+
 LOGIT_SCORES = (*PROBABILITY_SCORES, "max_logit", "energy")
 """All scores."""
 

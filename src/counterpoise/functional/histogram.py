@@ -60,13 +60,6 @@ def coarsen_to_equal_mass(fine: BinSums, *, bins: int) -> tuple[BinSums, Tensor]
     def coarse(values: Tensor) -> Tensor:
         return torch.zeros(bins, dtype=values.dtype, device=values.device).index_add_(0, index, values[occupied])
 
-    sums = BinSums(
-        coarse(fine.count),
-        coarse(fine.hits),
-        coarse(fine.confidence),
-        coarse(fine.confidence_squared),
-        coarse(fine.confidence_hits),
-    )
     end = torch.cumsum(count, 0)
     straddles = (end - 1) * bins // count.sum() != index
-    return sums, 2 * count[straddles & (count > 1)].sum().double() / count.sum()
+    return fine.map(coarse), 2 * count[straddles & (count > 1)].sum().double() / count.sum()

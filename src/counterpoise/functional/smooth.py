@@ -28,16 +28,19 @@ class SmoothError(NamedTuple):
 
 
 def cosine_moments(position: Tensor, weight: Tensor) -> Tensor:
-    """`sum_i w_i cos(pi k x_i)` for k = 0..MODES-1, in float64, by the three-term recurrence of cosines."""
-    moments = torch.zeros(MODES, dtype=torch.float64, device=position.device)
-    for x, w in zip(torch.split(position.double(), _CHUNK), torch.split(weight.double(), _CHUNK), strict=True):
+    """`sum_i w_i cos(pi k x_i)` for k = 0..MODES-1, in float64, by the three-term recurrence of cosines.
+
+    Positions are `[n]`, weights `[..., n]`, moments `[..., MODES]`.
+    """
+    moments = torch.zeros(*weight.shape[:-1], MODES, dtype=torch.float64, device=position.device)
+    for x, w in zip(torch.split(position.double(), _CHUNK), torch.split(weight.double(), _CHUNK, dim=-1), strict=True):
         angle = math.pi * x
+        twice = 2 * torch.cos(angle)
         # Restarted from exact cosines every 32 modes, so that rounding does not grow with k.
         for start in range(0, MODES, 32):
             previous, current = torch.cos((start - 1) * angle), torch.cos(start * angle)
-            twice = 2 * torch.cos(angle)
             for mode in range(start, start + 32):
-                moments[mode] += torch.dot(w, current)
+                moments[..., mode] += w @ current
                 previous, current = current, twice * current - previous
     return moments
 

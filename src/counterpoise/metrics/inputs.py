@@ -4,13 +4,14 @@ Losses trust their input; measures do not. Every refusal is a `ValueError` that 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.functional.confidence import confidence_score
+from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES, confidence_score
 from counterpoise.functional.reduction import upcast
 
 SUM_TOLERANCE = {torch.bfloat16: 1e-2}
@@ -37,14 +38,22 @@ class PredictionBatch:
     log_label: Tensor | None
     in_distribution: Tensor | None
 
+    @cached_property
+    def _largest(self) -> tuple[Tensor, Tensor]:
+        """The largest probability of each row and its class: several measures of one batch need them."""
+        confidence, prediction = self.probabilities.max(-1)
+        return confidence, prediction
+
     def top(self) -> tuple[Tensor, Tensor]:
         """Confidence `[n]` in [0, 1] and correctness `[n]` of the predicted class."""
-        confidence, prediction = self.probabilities.max(-1)
+        confidence, prediction = self._largest
         return confidence.clamp(max=1), prediction == self.required_labels()
 
     def score(self, name: str) -> Tensor:
         """Confidence score `[n]` of that name (see `counterpoise.functional.confidence`)."""
-        if self.logits is None or name in ("max_softmax", "margin"):
+        if name == "max_softmax":
+            return self._largest[0]
+        if self.logits is None or name in UNIT_INTERVAL_SCORES:
             return confidence_score(name, probabilities=self.probabilities)
         return confidence_score(name, logits=self.logits)
 

@@ -24,6 +24,7 @@ from counterpoise.functional.calibration import (
     sums_by_index,
 )
 from counterpoise.functional.classwise import classwise_sums
+from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES
 from counterpoise.functional.detection import RankCounts
 from counterpoise.functional.histogram import CELLS, confidence_cells, histogram_cells, score_cells
 from counterpoise.functional.intervals import (
@@ -65,7 +66,7 @@ class Performance:
         brier = (p * p).sum(-1).double() - 2 * of_label + 1
         return {
             "count": torch.tensor(len(labels), device=labels.device),
-            "correct": (p.argmax(-1) == labels).sum(),
+            "correct": batch.top()[1].sum(),
             "nll": nll.sum(),
             "nll_squared": (nll**2).sum(),
             "brier": brier.sum(),
@@ -228,8 +229,7 @@ def _zero_histograms() -> Sums:
 
 def _score_histograms(batch: PredictionBatch, score: str, *, positive: Tensor) -> Sums:
     scores = batch.score(score)
-    crowded = score in ("max_softmax", "margin")
-    cells = confidence_cells(scores.clamp(0, 1)) if crowded else score_cells(scores)
+    cells = confidence_cells(scores.clamp(0, 1)) if score in UNIT_INTERVAL_SCORES else score_cells(scores)
     return {
         "positive": torch.bincount(cells[positive], minlength=CELLS),
         "negative": torch.bincount(cells[~positive], minlength=CELLS),
@@ -252,7 +252,7 @@ def brier_refinement(brier: Estimate, calibration: Estimate) -> Estimate:
 
 def bin_sums_of(sums: Sums) -> BinSums:
     """The sums of a calibration measure as `BinSums`, on the host."""
-    return BinSums(**{field.name: sums[field.name].cpu() for field in fields(BinSums)})
+    return BinSums(**sums).map(torch.Tensor.cpu)
 
 
 def require_samples(count: Tensor) -> int:

@@ -58,15 +58,15 @@ def ranking_estimates(counts: RankCounts, *, stratified: bool, level: float, exa
         return {key: Estimate.of(math.nan, UNDEFINED) for key in measures}
     occupied = (counts.positive + counts.negative) > 0
     counts = RankCounts(counts.positive[occupied].cpu(), counts.negative[occupied].cpu())
-    resampled = {str(key): measure for key, measure in measures.items() if key is not Key.AUROC}
-    minima = (str(Key.MINIMUM_DETECTION_ERROR),)
+    resampled: dict[str, Callable[[RankCounts], Tensor]] = {key: m for key, m in measures.items() if key != Key.AUROC}
+    minima = [Key.MINIMUM_DETECTION_ERROR]
     intervals = bootstrap_intervals(counts, resampled, stratified=stratified, minima=minima, level=level)
-    intervals[str(Key.AUROC)] = delong_interval(counts, level=level)
+    intervals[Key.AUROC] = delong_interval(counts, level=level)
     estimates = {}
     for key, measure in measures.items():
         value = float(measure(counts))
         bound = None if exact else max(abs(float(limit) - value) for limit in RANKING_RANGES[key](counts))
-        estimates[key] = Estimate.of(value, intervals[str(key)], error_bound=bound)
+        estimates[key] = Estimate.of(value, intervals[key], error_bound=bound)
     return estimates
 
 
@@ -98,10 +98,10 @@ def _smooth_estimate(cells: BinSums, *, level: float, exact: bool) -> Estimate:
     count, confidence = cells.count[occupied], cells.confidence[occupied]
     position = (confidence / count).clamp(0, 1)
     samples = float(count.sum())
-    moments = cosine_moments(position, cells.hits[occupied] - confidence)
-    value, bandwidth = (float(part) for part in smooth_calibration_error(moments, samples))
-    variance = cells.calibrated_variance[occupied]
-    floor = float(smooth_noise_floor(cosine_moments(position, variance), samples, bandwidth))
+    weights = torch.stack([cells.hits[occupied] - confidence, cells.calibrated_variance[occupied]])
+    residuals, variances = cosine_moments(position, weights)
+    value, bandwidth = (float(part) for part in smooth_calibration_error(residuals, samples))
+    floor = float(smooth_noise_floor(variances, samples, bandwidth))
     squares = float(cells.squared_residual.sum())
     half = normal_quantile(level) * math.sqrt(max(0.0, squares / samples - value**2) / samples)
     bound = None if exact else math.sqrt(2 / math.pi) / bandwidth * float(_displacement(cells, position)) / samples
