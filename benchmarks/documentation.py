@@ -1,8 +1,7 @@
 """Writes measured figures into the documentation: `python -m benchmarks.documentation [--check]`.
 
-Figures come from `benchmarks/results/coverage.json` and `metrics.json`, which are the standard output of
-`python -m benchmarks.coverage` and `python -m benchmarks.metrics`, and from running the README's example. Each goes
-between a pair of marks, `<!-- figures: NAME -->` and `<!-- end -->`.
+Figures come from `benchmarks/results/NAME.json`, each the standard output of `python -m benchmarks.NAME`, and from
+running the README's example. Each goes between a pair of marks, `<!-- figures: NAME -->` and `<!-- end -->`.
 """
 
 import argparse
@@ -11,12 +10,14 @@ import io
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import counterpoise
+from counterpoise.metrics.estimates import KEY_INFO, Key
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -27,11 +28,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a page is out of date")
     options = parser.parse_args()
-    coverage, metrics = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("coverage", "metrics"))
-    pages = {
-        ROOT / "README.md": {"readme-example": readme_example()},
-        ROOT / "docs" / "measures.md": {"coverage": coverage_section(coverage), "speed": speed_section(metrics)},
-    }
+    pages = {ROOT / "README.md": {"readme-example": readme_example()}}
+    for name, (page, section) in SECTIONS.items():
+        pages.setdefault(ROOT / "docs" / page, {})[name] = section(result(name))
     stale = []
     for path, sections in pages.items():
         text = path.read_text()
@@ -45,6 +44,12 @@ def main() -> None:
     if stale:
         print(f"{'out of date' if options.check else 'written'}: {', '.join(stale)}", file=sys.stderr)
     sys.exit(1 if stale and options.check else 0)
+
+
+def result(name: str) -> dict[str, Any]:
+    """What a benchmark measured."""
+    document: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return document
 
 
 def replace_section(text: str, name: str, body: str) -> str:
@@ -113,6 +118,48 @@ def speed_section(document: dict[str, Any]) -> str:
         ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def evaluate_section(document: dict[str, Any]) -> str:
+    """Time and memory of scoring files."""
+    figures = document["figures"]
+    rows = [
+        f"| {size}, Parquet | {figures[ratio]:.1f} | {figures[peak]:,.0f} MB |"
+        for size, ratio, peak in (
+            (f"{figures['rows']:,} x 10", "score_over_scan", "megabytes_long"),
+            ("50,000 x 1,000", "wide_score_over_scan", "megabytes_wide"),
+        )
+    ]
+    head = [
+        "| file | time over a bare scan that computes only the softmax | peak memory, imports included |",
+        "|---|---|---|",
+    ]
+    return "\n".join([*head, *rows])
+
+
+def float16_section(document: dict[str, Any]) -> str:
+    """What half precision changes in each measure."""
+    (file,) = list(document["figures"]["files"].values())[:1]
+    lines = ["| measure | value | float16 logits | float16 probabilities |", "|---|---|---|---|"]
+    for name, row in file["logits"].items():
+        info = KEY_INFO[Key(name)]
+        digits = 3 if info.scale > 1 else 5
+        cells = [f"{file[kind][name]['change']:+.{digits}f}" for kind in ("logits", "probabilities")]
+        lines.append(
+            f"| {info.title.strip()}, {info.unit or 'no unit'} | {row['value']:.{digits}f} | {' | '.join(cells)} |"
+        )
+    return "\n".join(
+        [*lines, "", f"{file['samples']:,} predictions of a ResNet18 of width 16 for the CIFAR-10 test set."]
+    )
+
+
+SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "coverage": ("measures.md", coverage_section),
+    "metrics": ("measures.md", speed_section),
+    "evaluate": ("evaluate.md", evaluate_section),
+    "float16": ("predictions.md", float16_section),
+}
+"""By benchmark: the page that shows its figures, and how."""
 
 
 if __name__ == "__main__":

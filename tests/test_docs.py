@@ -1,6 +1,5 @@
 """Every Python block of the README and of the documentation runs, page by page, and relative links lead somewhere."""
 
-import json
 import re
 from pathlib import Path
 
@@ -45,15 +44,12 @@ def test_the_table_in_the_readme_is_what_is_printed():
         assert float(one) == pytest.approx(float(other), abs=0.02)
 
 
-@pytest.mark.parametrize("name", ["coverage", "speed"])
+@pytest.mark.parametrize("name", documentation.SECTIONS)
 def test_figures_in_the_documentation_are_the_measured_ones(name):
-    source, section = {
-        "coverage": ("coverage", documentation.coverage_section),
-        "speed": ("metrics", documentation.speed_section),
-    }[name]
-    result = json.loads((documentation.RESULTS / f"{source}.json").read_text())
+    page, section = documentation.SECTIONS[name]
+    result = documentation.result(name)
     assert result["failed"] == []
-    assert figures((ROOT / "docs" / "measures.md").read_text(), name) == section(result)
+    assert figures((ROOT / "docs" / page).read_text(), name) == section(result)
 
 
 def test_the_tree_in_the_readme_names_every_file():

@@ -50,7 +50,9 @@ def test_values_are_those_of_the_definitions(case, scores):
     parts = scores[Key.BRIER_CALIBRATION].value + scores[Key.BRIER_REFINEMENT].value
     assert parts == pytest.approx(scores[Key.BRIER].value, abs=1e-12)
     both, inside = np.r_[conf, outside], np.r_[np.ones(2000, bool), np.zeros(700, bool)]
-    assert scores.ood.estimates[Key.FPR_AT_TPR95].value == pytest.approx(oracles.fpr_at_tpr(both, inside), abs=1e-3)
+    assert scores.ood["foreign"].estimates[Key.FPR_AT_TPR95].value == pytest.approx(
+        oracles.fpr_at_tpr(both, inside), abs=1e-3
+    )
 
 
 def test_every_key_is_there_with_an_interval_around_what_is_unbiased(scores):
@@ -174,7 +176,7 @@ def test_a_handful_of_samples(seed, samples, classes, foreign):
         logits=logits, labels=rng.integers(classes, size=samples), ood_logits=rng.normal(size=(foreign, classes))
     )
     assert Scores.from_json(few.to_json()).to_json() == few.to_json()
-    for estimate in (few.estimates | few.misclassification.estimates | few.ood.estimates).values():
+    for estimate in (few.estimates | few.misclassification.estimates | few.ood["foreign"].estimates).values():
         assert math.isnan(estimate.value) or estimate.low <= estimate.high
 
 

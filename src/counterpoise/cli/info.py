@@ -8,6 +8,18 @@ import torch
 
 import counterpoise
 
+PACKAGES = (
+    "torch",
+    "numpy",
+    "safetensors",
+    "tyro",
+    "pyarrow",
+    "matplotlib",
+    "jinja2",
+    "scikit-learn",
+    "torchmetrics",
+)
+
 
 @dataclass(frozen=True)
 class Info:
@@ -17,7 +29,7 @@ class Info:
         """Print one line for each part."""
         print(f"counterpoise {counterpoise.__version__}")
         print(f"python       {platform.python_version()} on {platform.system()} {platform.machine()}")
-        for package in ("torch", "numpy", "safetensors", "tyro", "torchmetrics"):
+        for package in PACKAGES:
             print(f"{package:12} {_version(package)}")
         devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         print(f"{'devices':12} {', '.join(devices) or 'CPU'}, {torch.get_num_threads()} threads")

@@ -38,6 +38,10 @@ class BinSums:
         """The same function of every sum."""
         return BinSums(*(function(getattr(self, field.name)) for field in fields(self)))
 
+    def plus(self, other: "BinSums") -> "BinSums":
+        """The sums of both samples together."""
+        return BinSums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
     @property
     def samples(self) -> Tensor:
         """Number of samples, over all bins: `[]` or `[K]`."""
@@ -66,7 +70,7 @@ class BinSums:
 
 def bin_edges(bins: int, *, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
     """The `bins + 1` edges i / bins, each rounded once to `dtype`."""
-    return (torch.arange(bins + 1, dtype=torch.float64, device=device) / bins).to(dtype)
+    return torch.arange(bins + 1, dtype=dtype, device=device) / bins
 
 
 def bin_index(confidence: Tensor, bins: int) -> Tensor:
@@ -75,22 +79,26 @@ def bin_index(confidence: Tensor, bins: int) -> Tensor:
     >>> bin_index(torch.tensor([0.0, 0.1, 0.2, 0.21, 1.0]), bins=10)
     tensor([0, 0, 1, 2, 9])
     """
-    edges = bin_edges(bins, dtype=confidence.dtype, device=confidence.device)
-    guess = ((confidence * bins).ceil().long() - 1).clamp(0, bins - 1)
-    # The product may round across an edge; comparing with the edges themselves settles it.
-    guess = guess + (confidence > edges[guess + 1]).long() - (confidence <= edges[guess]).long()
-    return guess.clamp(0, bins - 1)
+    guess = (confidence * bins).ceil_().sub_(1).clamp_(0, bins - 1)
+    # The product may round across an edge; comparing with the edges themselves settles it. They are computed anew for
+    # each sample, as `bin_edges` does: faster than looking them up.
+    above, below = confidence > (guess + 1) / bins, confidence <= guess / bins
+    return guess.add_(above).sub_(below.to(guess.dtype)).clamp_(0, bins - 1).long()
 
 
 def sums_by_index(index: Tensor, confidence: Tensor, hits: Tensor, size: int) -> BinSums:
     """`BinSums` of `[size]` from each sample's own bin index; confidence `[N]`, hits `[N]` boolean."""
     p = confidence.double()
+    # One pass for right and wrong together: even cells are wrong, odd ones right.
+    cell = 2 * index + hits
+    count = torch.bincount(cell, minlength=2 * size).view(size, 2)
+    total, squares = (weighted_bincount(cell, weights, 2 * size).view(size, 2) for weights in (p, p * p))
     return BinSums(
-        count=torch.bincount(index, minlength=size),
-        hits=torch.bincount(index[hits], minlength=size),
-        confidence=weighted_bincount(index, p, size),
-        confidence_squared=weighted_bincount(index, p * p, size),
-        confidence_hits=weighted_bincount(index[hits], p[hits], size),
+        count=count.sum(-1),
+        hits=count[:, 1],
+        confidence=total.sum(-1),
+        confidence_squared=squares.sum(-1),
+        confidence_hits=total[:, 1],
     )
 
 

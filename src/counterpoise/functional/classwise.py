@@ -8,12 +8,16 @@ from counterpoise.functional.calibration import DEFAULT_BINS, BinSums, bin_edges
 _BLOCK_ELEMENTS = 1 << 17
 """Probabilities handled at a time: few enough to stay in a core's cache while they are read several times."""
 
+_FEW_CLASSES_PER_BIN = 2
+"""Up to this many classes a bin, binning every probability is faster than finding the few large ones."""
+
 
 def classwise_sums(probabilities: Tensor, labels: Tensor, *, bins: int = DEFAULT_BINS) -> BinSums:
     """`BinSums` `[K, B]`: for each class, all N samples binned by the probability of that class.
 
-    Fewer than `bins` probabilities of a row exceed 1/bins, so nearly all fall into the first bin. Its sums are those of
-    the whole column minus those of the other bins: a dense column sum, and a sparse pass over the few.
+    Fewer than `bins` probabilities of a row exceed 1/bins, so with many classes nearly all fall into the first bin. Its
+    sums are those of the whole column minus those of the other bins: a dense column sum, and a sparse pass over the
+    few. With few classes, all are binned.
 
     >>> sums = classwise_sums(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 1]), bins=2)
     >>> sums.count
@@ -21,29 +25,48 @@ def classwise_sums(probabilities: Tensor, labels: Tensor, *, bins: int = DEFAULT
             [1, 1]])
     """
     samples, classes = probabilities.shape
-    column, column_squared, above, cell = _dense_and_sparse(probabilities, bins)
-
-    def by_class(index: Tensor) -> Tensor:
-        return torch.bincount(index, minlength=classes * bins).view(classes, bins)
-
-    def total_by_class(index: Tensor, weights: Tensor) -> Tensor:
-        return weighted_bincount(index, weights, classes * bins).view(classes, bins)
-
-    count, confidence, squared = by_class(cell), total_by_class(cell, above), total_by_class(cell, above * above)
-    count[:, 0] = samples - count.sum(-1)
-    # A difference of sums leaves rounding where nothing is left.
-    rest = (count[:, 0] > 0).double()
-    confidence[:, 0] = rest * (column - confidence.sum(-1)).clamp(min=0)
-    squared[:, 0] = rest * (column_squared - squared.sum(-1)).clamp(min=0)
+    if classes <= _FEW_CLASSES_PER_BIN * bins:
+        count, confidence, squared = _all_binned(probabilities, bins)
+    else:
+        total, total_squared, above, cell = _dense_and_sparse(probabilities, bins)
+        count, confidence, squared = _sums_of_cells(cell, above, classes, bins)
+        count[:, 0] = samples - count.sum(-1)
+        # A difference of sums leaves rounding where nothing is left.
+        rest = (count[:, 0] > 0).double()
+        confidence[:, 0] = rest * (total - confidence.sum(-1)).clamp(min=0)
+        squared[:, 0] = rest * (total_squared - squared.sum(-1)).clamp(min=0)
     of_label = probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     label_cell = labels * bins + bin_index(of_label, bins)
+    hits, confidence_hits, _ = _sums_of_cells(label_cell, of_label.double(), classes, bins)
     return BinSums(
         count=count,
-        hits=by_class(label_cell),
+        hits=hits,
         confidence=confidence,
         confidence_squared=squared,
-        confidence_hits=total_by_class(label_cell, of_label.double()),
+        confidence_hits=confidence_hits,
     )
+
+
+def _sums_of_cells(cell: Tensor, values: Tensor, classes: int, bins: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, sum and sum of squares `[K, B]` of float64 values, each with its cell `class * bins + bin`."""
+    size = classes * bins
+    totals = (weighted_bincount(cell, weights, size) for weights in (values, values * values))
+    count, total, squares = (sums.view(classes, bins) for sums in (torch.bincount(cell, minlength=size), *totals))
+    return count, total, squares
+
+
+def _all_binned(probabilities: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, sum and sum of squares `[K, B]` of every probability, block by block."""
+    classes, device = probabilities.shape[-1], probabilities.device
+    offset = bins * torch.arange(classes, device=device)
+    count = torch.zeros(classes, bins, dtype=torch.int64, device=device)
+    total, squares = (torch.zeros(classes, bins, dtype=torch.float64, device=device) for _ in range(2))
+    for block in torch.split(probabilities, max(1, _BLOCK_ELEMENTS // classes)):
+        cell = (bin_index(block, bins) + offset).flatten()
+        sums = _sums_of_cells(cell, block.double().flatten(), classes, bins)
+        for running, part in zip((count, total, squares), sums, strict=True):
+            running += part
+    return count, total, squares
 
 
 def _dense_and_sparse(probabilities: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

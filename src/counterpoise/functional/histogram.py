@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.functional.calibration import BinSums, equal_mass_bins, sums_by_index
+from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES
 
 CELL_BITS = 18
 """Sign, 8 bits of exponent, 9 of mantissa: cells 1/512 of the score's size wide, 262,144 of them."""
@@ -31,9 +32,24 @@ def score_cells(scores: Tensor) -> Tensor:
     return ordered >> (32 - CELL_BITS)
 
 
+def cell_floor(cell: Tensor) -> Tensor:
+    """Smallest score of each cell, float32: the threshold that accepts the cell and everything above it.
+
+    >>> cell_floor(score_cells(torch.tensor([0.0, 1.0, 1.0009])))
+    tensor([0., 1., 1.])
+    """
+    ordered = (cell << (32 - CELL_BITS)) - (1 << 31)
+    return torch.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).to(torch.int32).view(torch.float32)
+
+
 def confidence_cells(confidence: Tensor) -> Tensor:
     """Cell of each confidence in [0, 1], by its log-odds."""
     return score_cells(torch.logit(confidence.double()))
+
+
+def unit_or_score_cells(score: str, values: Tensor) -> Tensor:
+    """Cells of a confidence score of that name: by log-odds where it lies in [0, 1], else by the score itself."""
+    return confidence_cells(values.clamp(0, 1)) if score in UNIT_INTERVAL_SCORES else score_cells(values)
 
 
 def exact_cells(confidence: Tensor, hits: Tensor) -> BinSums:

@@ -82,26 +82,63 @@ def calibration_error_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -
     """
     z = normal_quantile(level)
     classes = sums.count.shape[0] if sums.count.ndim == 2 else 1
-    samples = float(sums.samples.reshape(-1)[0])
+    terms = error_terms(sums)
+    dependence = math.sqrt(2) if classes > 1 else 1.0
+    low = float(terms.estimate.sum()) - z * dependence * math.sqrt(float(terms.variance_near_zero.sum().clamp(min=0)))
+    half = z * dependence * math.sqrt(float(terms.variance.sum().clamp(min=0)))
+    high = float((terms.estimate + terms.bias).sum()) + max(half, _none_seen(sums, level))
+    return Interval(min(1.0, max(0.0, low / classes)), min(1.0, max(0.0, high / classes)))
+
+
+def calibration_error_interval_by_class(sums: BinSums, *, level: float = DEFAULT_LEVEL) -> tuple[Tensor, Tensor]:
+    """`calibration_error_interval` of each class by itself: limits `[K]` from `[K, B]` sums."""
+    z = normal_quantile(level)
+    terms = error_terms(sums)
+    low = terms.estimate - z * terms.variance_near_zero.clamp(min=0).sqrt()
+    half = (z * terms.variance.clamp(min=0).sqrt()).clamp(min=_none_seen(sums, level))
+    return low.clamp(0, 1), (terms.estimate + terms.bias + half).clamp(0, 1)
+
+
+class ErrorTerms(NamedTuple):
+    """What the interval of a calibration error is made of, `[...]` from `[..., B]` sums.
+
+    Attributes:
+        estimate: sign cross-fit estimate, before its cut at 0.
+        bias: bound of how far it lies below the population value on average.
+        variance: of the estimate.
+        variance_near_zero: the same where all but clear gaps are taken for noise.
+    """
+
+    estimate: Tensor
+    bias: Tensor
+    variance: Tensor
+    variance_near_zero: Tensor
+
+
+def error_terms(sums: BinSums) -> ErrorTerms:
+    """Estimate, bias and variance of a binned calibration error."""
     gap, deviation = sums.gap, gap_deviation(sums)
     ratio = gap.abs() / deviation.clamp(min=torch.finfo(gap.dtype).tiny)
-    estimate = float(cross_fit_size(gap, deviation).sum())
     biased = ratio.clamp(min=_RATIO_OF_LARGEST_BIAS)
-    bias = float((2 * biased * torch.special.ndtr(-biased / math.sqrt(2)) * deviation).sum())
-
     signed = torch.erf(ratio / math.sqrt(2)) * gap.abs()
-    covariance = (signed.sum(-1) ** 2 - (signed**2).sum(-1)).sum() / samples
+    covariance = (signed.sum(-1) ** 2 - (signed**2).sum(-1)) / sums.samples
 
-    def standard_error(shrink: float) -> float:
+    def variance(shrink: float) -> Tensor:
         # The square of the ratio is too large by 1 on average. Near 0 the lower limit can take the variance of a
         # calibrated bin for all but clear gaps, since gaps that are neither bias the estimate downwards.
-        variance = (_term_variance((ratio**2 - shrink).clamp(min=0).sqrt()) * deviation**2).sum() - covariance
-        return math.sqrt(max(0.0, float(variance)) * (2 if classes > 1 else 1))
+        return (_term_variance((ratio**2 - shrink).clamp(min=0).sqrt()) * deviation**2).sum(-1) - covariance
 
-    low = estimate - z * standard_error(4.0)
-    none_seen = -math.log((1 - level) / 2) / samples
-    high = estimate + bias + max(z * standard_error(1.0), none_seen)
-    return Interval(min(1.0, max(0.0, low / classes)), min(1.0, max(0.0, high / classes)))
+    return ErrorTerms(
+        estimate=cross_fit_size(gap, deviation).sum(-1),
+        bias=(2 * biased * torch.special.ndtr(-biased / math.sqrt(2)) * deviation).sum(-1),
+        variance=variance(1.0),
+        variance_near_zero=variance(4.0),
+    )
+
+
+def _none_seen(sums: BinSums, level: float) -> float:
+    """What no error in N samples leaves open."""
+    return -math.log((1 - level) / 2) / float(sums.samples.reshape(-1)[0])
 
 
 _RATIO_OF_LARGEST_BIAS = 1.05

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoise._arrays import as_tensor, class_indices, dtype_name
 from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES, confidence_score
 from counterpoise.functional.reduction import upcast
 
@@ -37,6 +37,11 @@ class PredictionBatch:
     logits: Tensor | None
     log_label: Tensor | None
     in_distribution: Tensor | None
+
+    def take(self, rows: Tensor) -> "PredictionBatch":
+        """The samples of those row numbers, or where that mask is True."""
+        columns = (self.probabilities, self.labels, self.logits, self.log_label, self.in_distribution)
+        return PredictionBatch(*(None if column is None else column[rows] for column in columns))  # type: ignore[arg-type]
 
     @cached_property
     def _largest(self) -> tuple[Tensor, Tensor]:
@@ -74,6 +79,7 @@ class PredictionTable:
         labels: `[n]` int64, or None.
         valid: `[n]` boolean, or None where all rows count.
         in_distribution: `[n]` boolean, or None.
+        first_row: number of the first row wherever errors name rows.
     """
 
     values: Tensor
@@ -81,11 +87,12 @@ class PredictionTable:
     labels: Tensor | None
     valid: Tensor | None
     in_distribution: Tensor | None
+    first_row: int = 0
 
     def checked_rows(self, start: int = 0, stop: int | None = None) -> PredictionBatch:
         """The rows from `start` to `stop`, by default all, that count, their values checked."""
         values = self.values[start:stop]
-        rows = torch.arange(start, start + len(values), device=values.device)
+        rows = self.first_row + torch.arange(start, start + len(values), device=values.device)
         labels, inside = (
             None if column is None else column[start:stop] for column in (self.labels, self.in_distribution)
         )
@@ -106,6 +113,7 @@ def prediction_table(
     labels: Any = None,
     valid: Any = None,
     in_distribution: Any = None,
+    first_row: int = 0,
 ) -> PredictionTable:
     """A table of `[..., K]` logits or probabilities with their `[...]` columns; leading axes are flattened.
 
@@ -115,13 +123,14 @@ def prediction_table(
         labels: integers in [0, K).
         valid: boolean; rows where it is False are left out, unchecked.
         in_distribution: boolean; False for foreign samples.
+        first_row: number of the first row wherever errors name rows.
     """
     if (logits is None) == (probabilities is None):
         raise ValueError("give either logits or probabilities, and not both: they are never told apart by their values")
     name = "probabilities" if logits is None else "logits"
-    values = as_tensor(probabilities if logits is None else logits, name)
+    values = as_tensor(probabilities if logits is None else logits, name).detach()
     if not values.is_floating_point():
-        raise ValueError(f"{name} must be floating point, got {_dtype(values)}")
+        raise ValueError(f"{name} must be floating point, got {dtype_name(values)}")
     if values.ndim < 2:
         raise ValueError(f"{name} must have shape [..., K], samples by classes, got {list(values.shape)}")
     if values.shape[-1] < 2:
@@ -137,46 +146,27 @@ def prediction_table(
     return PredictionTable(
         values=values.reshape(-1, values.shape[-1]),
         are_logits=logits is not None,
-        labels=None if labels is None else _labels(labels, leading).to(device),
+        labels=None if labels is None else class_indices(labels, leading).to(device),
         valid=None if valid is None else _mask(valid, leading, "valid").to(device),
         in_distribution=None
         if in_distribution is None
         else _mask(in_distribution, leading, "in_distribution").to(device),
+        first_row=first_row,
     )
-
-
-def as_tensor(values: Any, name: str) -> Tensor:
-    """A detached dense tensor from a tensor, an array, or nested lists of numbers."""
-    if isinstance(values, Tensor):
-        if values.layout != torch.strided:
-            raise ValueError(f"{name} must be a dense tensor, got {values.layout}; call .to_dense()")
-        return values.detach()
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise ValueError(
-            f"{name} are a masked array with masked entries; fill them, or leave their rows out with valid="
-        )
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{name} are not a rectangular array of numbers: {error}") from None
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must hold real numbers, got an array of dtype {array.dtype}")
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        raise ValueError(f"{name} have dtype {array.dtype}; convert them to float64")
-    if array.dtype.kind in "iu" and array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"{name} hold integers above {np.iinfo(np.int64).max}")
-    kinds = {"f": array.dtype.newbyteorder("="), "i": np.dtype(np.int64), "u": np.dtype(np.int64), "b": np.dtype(bool)}
-    # torch takes neither reversed nor read-only arrays as they are.
-    return torch.from_numpy(np.require(array, dtype=kinds[array.dtype.kind], requirements=["C", "W"]))
 
 
 def _from_logits(logits: Tensor, labels: Tensor | None, inside: Tensor | None, rows: Tensor) -> PredictionBatch:
     logits = upcast(logits)
+    largest = logits.amax(-1)
     # The maximum of a row is finite unless the row holds NaN or +inf, or nothing but -inf.
-    _refuse(~torch.isfinite(logits.amax(-1)), logits, rows, _describe_bad_logits)
-    log_probabilities = torch.log_softmax(logits, -1)
-    log_label = None if labels is None else log_probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    return PredictionBatch(log_probabilities.exp_(), labels, logits, log_label, inside)
+    _refuse(~torch.isfinite(largest), logits, rows, _describe_bad_logits)
+    probabilities = torch.softmax(logits, -1)
+    log_label = None
+    if labels is not None:
+        # log p_y = z_y - z_max + log p_max: as exact as a log-softmax, of one column instead of K.
+        of_label = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        log_label = of_label - largest + probabilities.amax(-1).log()
+    return PredictionBatch(probabilities, labels, logits, log_label, inside)
 
 
 def _from_probabilities(values: Tensor, labels: Tensor | None, inside: Tensor | None, rows: Tensor) -> PredictionBatch:
@@ -218,19 +208,10 @@ def _describe_bad_probabilities(row: int, values: Tensor) -> str:
     )
 
 
-def _labels(labels: Any, leading: torch.Size) -> Tensor:
-    tensor = as_tensor(labels, "labels")
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise ValueError(f"labels must be integer class indices, got {_dtype(tensor)}")
-    if tensor.shape != leading:
-        raise ValueError(f"labels must have shape {list(leading)}, one class index a sample, got {list(tensor.shape)}")
-    return tensor.reshape(-1).long()
-
-
 def _mask(mask: Any, leading: torch.Size, name: str) -> Tensor:
     tensor = as_tensor(mask, name)
     if tensor.dtype != torch.bool:
-        raise ValueError(f"{name} must be boolean, got {_dtype(tensor)}")
+        raise ValueError(f"{name} must be boolean, got {dtype_name(tensor)}")
     if tensor.shape != leading:
         raise ValueError(f"{name} must have shape {list(leading)}, got {list(tensor.shape)}")
     return tensor.reshape(-1)
@@ -244,7 +225,3 @@ def _check_labels(labels: Tensor, classes: int, rows: Tensor) -> None:
             f"labels row {int(rows[first])}, column 0 is {int(labels[first])}, outside [0, {classes}); "
             "leave rows without a class out with valid="
         )
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

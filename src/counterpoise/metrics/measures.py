@@ -24,9 +24,8 @@ from counterpoise.functional.calibration import (
     sums_by_index,
 )
 from counterpoise.functional.classwise import classwise_sums
-from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES
 from counterpoise.functional.detection import RankCounts
-from counterpoise.functional.histogram import CELLS, confidence_cells, histogram_cells, score_cells
+from counterpoise.functional.histogram import CELLS, histogram_cells, unit_or_score_cells
 from counterpoise.functional.intervals import (
     DEFAULT_LEVEL,
     Interval,
@@ -228,8 +227,7 @@ def _zero_histograms() -> Sums:
 
 
 def _score_histograms(batch: PredictionBatch, score: str, *, positive: Tensor) -> Sums:
-    scores = batch.score(score)
-    cells = confidence_cells(scores.clamp(0, 1)) if score in UNIT_INTERVAL_SCORES else score_cells(scores)
+    cells = unit_or_score_cells(score, batch.score(score))
     return {
         "positive": torch.bincount(cells[positive], minlength=CELLS),
         "negative": torch.bincount(cells[~positive], minlength=CELLS),

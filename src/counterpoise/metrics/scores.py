@@ -1,11 +1,10 @@
 """`Scores`: one small JSON with every estimate, bin sum and curve that a table or a figure needs."""
 
-import json
-import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from counterpoise._files import replacing
+from counterpoise.metrics.documents import from_document, to_document
 from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.metrics.table import as_html, as_text
 
@@ -28,11 +27,13 @@ class BinTable:
 
 @dataclass(frozen=True)
 class ClassTable:
-    """Per class: its share of the labels, its mean probability, its calibration error and noise floor."""
+    """Per class: its share of the labels, mean probability, calibration error with interval, and noise floor."""
 
     frequency: list[float]
     mean_probability: list[float]
     ece: list[float]
+    low: list[float]
+    high: list[float]
     floor: list[float]
 
 
@@ -45,7 +46,8 @@ class RankingScores:
         positives: samples that should score high.
         negatives: samples that should score low.
         estimates: the ranking measures.
-        curves: `true_positive_rate` and `false_positive_rate`; `coverage` and `risk` where negative means wrong.
+        curves: by falling `threshold`, what accepting everything from there on gives: `true_positive_rate` and
+            `false_positive_rate`; `coverage` and `risk` where negative means wrong.
     """
 
     score: str
@@ -53,6 +55,61 @@ class RankingScores:
     negatives: int
     estimates: dict[Key, Estimate]
     curves: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """Some of the measures for the samples of one domain, corruption and severity; None where not stated."""
+
+    domain: str | None
+    corruption: str | None
+    severity: int | None
+    samples: int
+    estimates: dict[Key, Estimate]
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """What temperature scaling would change: fitted on some of the samples, measured on others.
+
+    Attributes:
+        temperature: that minimises the NLL of the samples it was fitted on.
+        state: whether the minimum was found or lies at a bound.
+        fitted_on: number of samples.
+        measured_on: number of other samples.
+        before: calibration measures without it, on the latter.
+        after: the same with it.
+        bins_before: bins of the predicted class without it.
+        bins_after: the same with it.
+    """
+
+    temperature: float
+    state: str
+    fitted_on: int
+    measured_on: int
+    before: dict[Key, Estimate]
+    after: dict[Key, Estimate]
+    bins_before: BinTable
+    bins_after: BinTable
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the predictions came from, as far as it is known."""
+
+    name: str = ""
+    path: str = ""
+    digest: str | None = None
+    kind: str = ""
+    members: int | None = None
+    model: str = ""
+    method: str = ""
+    seed: int | None = None
+    config_digest: str = ""
+    data_sets: list[str] = field(default_factory=list)
+    splits: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -68,7 +125,11 @@ class Scores:
         top_label: bins of the predicted class.
         by_class: calibration of each class.
         misclassification: telling right from wrong predictions.
-        ood: telling in-distribution from foreign samples, where foreign ones were given.
+        ood: telling in-distribution from foreign samples, for each set of foreign ones.
+        groups: the samples of each domain, corruption and severity, where these are known.
+        recalibration: what temperature scaling would change, where it was tried.
+        class_names: one for each class, where they are known.
+        source: where the predictions came from.
     """
 
     samples: int
@@ -79,7 +140,11 @@ class Scores:
     top_label: BinTable
     by_class: ClassTable
     misclassification: RankingScores
-    ood: RankingScores | None = None
+    ood: dict[str, RankingScores] = field(default_factory=dict)
+    groups: list[GroupScores] = field(default_factory=list)
+    recalibration: Recalibration | None = None
+    class_names: list[str] | None = None
+    source: Source = field(default_factory=Source)
 
     def __getitem__(self, key: str) -> Estimate:
         """The estimate of that name, of performance, calibration or misclassification detection."""
@@ -96,70 +161,19 @@ class Scores:
 
     def to_json(self) -> str:
         """Strict JSON: NaN is null, infinities are the strings "inf" and "-inf"."""
-        document = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION} | asdict(self)
-        return json.dumps(_to_plain(document), allow_nan=False, indent=1)
+        return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
 
     @classmethod
     def from_json(cls, text: str) -> "Scores":
         """Read what `to_json` wrote; anything else is a `ValueError`."""
-        try:
-            document = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"not JSON: {error}") from None
-        if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
-            raise ValueError(f"not a scores document: its 'schema' is not {SCHEMA!r}")
-        version = document.pop("schema_version", None)
-        if version != SCHEMA_VERSION:
-            raise ValueError(f"scores have schema version {version!r}, this release reads {SCHEMA_VERSION}")
-        try:
-            return cls(
-                **_pick(document, Scores, "estimates", "top_label", "by_class", "misclassification", "ood"),
-                estimates=_estimates(document["estimates"]),
-                top_label=BinTable(**_pick(document["top_label"], BinTable)),
-                by_class=ClassTable(**_pick(document["by_class"], ClassTable)),
-                misclassification=_ranking(document["misclassification"]),
-                ood=None if document["ood"] is None else _ranking(document["ood"]),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"scores document is incomplete or malformed: {type(error).__name__} {error}") from None
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
 
     def save(self, path: str | Path) -> None:
-        """Write the JSON."""
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        """Write the JSON, atomically."""
+        with replacing(path) as temporary:
+            temporary.write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> "Scores":
         """Read the JSON."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
-
-
-def _estimates(document: dict[str, Any]) -> dict[Key, Estimate]:
-    return {Key(key): Estimate(**_pick(value, Estimate)) for key, value in document.items()}
-
-
-def _ranking(document: dict[str, Any]) -> RankingScores:
-    return RankingScores(**_pick(document, RankingScores, "estimates"), estimates=_estimates(document["estimates"]))
-
-
-def _pick(document: dict[str, Any], kind: type[Any], *omitted: str) -> dict[str, Any]:
-    """The fields of a dataclass from a JSON object, refusing missing and unknown ones."""
-    names = {field.name for field in fields(kind)}
-    if set(document) != names:
-        raise TypeError(f"{kind.__name__} has the fields {sorted(document)}, expected {sorted(names)}")
-    return {name: _from_plain(kind, name, value) for name, value in document.items() if name not in omitted}
-
-
-def _from_plain(kind: type[Any], name: str, value: Any) -> Any:
-    if kind is Estimate and name in ("value", "low", "high"):
-        return math.nan if value is None else float(value)
-    return float(value) if value in ("inf", "-inf") else value
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _to_plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_to_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value

@@ -4,7 +4,6 @@ A measure says which sums it needs, how a batch adds to them, and what they mean
 Because states only ever add up, batches, workers and ranks may come in any grouping.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
+from counterpoise._files import replacing
 from counterpoise.metrics.inputs import PredictionBatch, prediction_table
 
 Sums = dict[str, Tensor]
@@ -122,13 +122,8 @@ class Stream(Generic[Result_co]):
         """Write the sums as safetensors, atomically: a worker's part, to be merged elsewhere."""
         tensors = {name: value.cpu().contiguous() for name, value in self.sums.items()}
         data = to_safetensors(tensors, metadata={"version": str(STATE_VERSION), "measure": repr(self.measure)})
-        target = Path(path)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
 
     def load(self, path: str | Path) -> None:
         """Replace what has been seen by the sums in a file that `save` wrote for the same measure."""

@@ -2,12 +2,16 @@
 
 import html
 import math
+import textwrap
 from typing import TYPE_CHECKING
 
+from counterpoise._text import shown
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
 
 if TYPE_CHECKING:
     from counterpoise.metrics.scores import RankingScores, Scores
+
+MOST_COLUMNS = 100
 
 Row = tuple[str, str, str, str]
 """Measure, value, interval, noise floor."""
@@ -16,7 +20,7 @@ Row = tuple[str, str, str, str]
 def as_text(scores: "Scores") -> str:
     """A table with a line for each measure."""
     width = max(len(row[0]) for _, rows in _sections(scores) for row in rows)
-    lines = [_verdict(scores), f"({_size(scores)})", ""]
+    lines = [textwrap.fill(verdict(scores), MOST_COLUMNS), f"({_size(scores)})", ""]
     lines.append(f"{'':{width}}  {'value':>14}  {f'{scores.level:.0%} interval':>20}  {'noise floor':>11}")
     for title, rows in _sections(scores):
         lines.append(title)
@@ -37,17 +41,21 @@ def as_html(scores: "Scores") -> str:
         body += "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     head = cells("th", ("", "value", f"{scores.level:.0%} interval", "noise floor"))
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<p>{html.escape(_verdict(scores))} ({_size(scores)})</p>{table}"
+    return f"<p>{html.escape(verdict(scores))} ({_size(scores)})</p>{table}"
 
 
-def _verdict(scores: "Scores") -> str:
+def verdict(scores: "Scores") -> str:
+    """One sentence on whether confidence and accuracy agree."""
     gap, accuracy = scores[Key.MEAN_GAP], scores[Key.ACCURACY].value
     says = f"Says {accuracy + gap.value:.1%} on average, is right {accuracy:.1%} of the time"
+    low, high = sorted((100 * abs(gap.low), 100 * abs(gap.high)))
+    interval = f"({scores.level:.0%} interval {low:.1f} to {high:.1f})"
     if gap.low > 0:
-        return f"{says}: overconfident by {100 * gap.value:.1f} points."
+        return f"{says}: overconfident by {100 * gap.value:.1f} points {interval}."
     if gap.high < 0:
-        return f"{says}: underconfident by {-100 * gap.value:.1f} points."
-    return f"{says}: no difference beyond chance."
+        return f"{says}: underconfident by {-100 * gap.value:.1f} points {interval}."
+    interval = f"({scores.level:.0%} interval {100 * gap.low:.1f} to {100 * gap.high:.1f} points)"
+    return f"{says}: no difference beyond chance {interval}."
 
 
 def _size(scores: "Scores") -> str:
@@ -57,8 +65,9 @@ def _size(scores: "Scores") -> str:
 def _sections(scores: "Scores") -> list[tuple[str, list[Row]]]:
     sections = [("Performance and calibration", _rows(scores.estimates))]
     sections.append(_ranking_section("Right from wrong", scores.misclassification))
-    if scores.ood is not None:
-        sections.append(_ranking_section("In-distribution from foreign", scores.ood))
+    for name, ranking in scores.ood.items():
+        title = f"In-distribution from {shown(name, most=40)}"
+        sections.append(_ranking_section(title, ranking))
     return sections
 
 

@@ -1,0 +1,106 @@
+"""`counterpoise evaluate`: predictions on disk in, how far they can be trusted out."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+import tyro
+
+from counterpoise._text import printable
+from counterpoise.cli.progress import ProgressLine
+from counterpoise.functional.calibration import DEFAULT_BINS
+from counterpoise.functional.intervals import DEFAULT_LEVEL
+from counterpoise.metrics.selective import DEFAULT_RISK
+
+if TYPE_CHECKING:
+    from counterpoise.metrics.comparison import Evaluation
+
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure how far predictions can be trusted, and compare models on the same samples.
+
+    Predictions are Parquet, CSV or NPZ files, one for each model. The table goes to standard output, notices and
+    progress to standard error. Exit codes: 0 done, 1 a file or value was refused, 2 the command line was not
+    understood.
+    """
+
+    predictions: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTIONS ...")]
+    """Files of predictions, one for each model."""
+    ood: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...", help_behavior_hint="")] = ()
+    """Predictions for foreign samples: any number of files for one model, else one for each, in the same order."""
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    """Write the report, one self-contained file, here."""
+    figures: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Write every figure as PNG and SVG into this folder."""
+    json: Flag = False
+    """Print the scores as JSON instead of a table."""
+    markdown: Flag = False
+    """Print the tables as Markdown."""
+    latex: Flag = False
+    """Print the tables as LaTeX (booktabs)."""
+    csv: Flag = False
+    """Print every estimate as CSV."""
+    bins: int = DEFAULT_BINS
+    """Number of calibration bins."""
+    risk: float = DEFAULT_RISK
+    """Error rate that accepted predictions may have: sets the threshold that is reported."""
+    score: str = "max_softmax"
+    """Confidence score that ranks predictions."""
+    level: float = DEFAULT_LEVEL
+    """Nominal coverage of the intervals."""
+    threads: int = 1
+    """Threads of each operation. Most are too small to share; one more thread reads ahead."""
+
+    def run(self) -> None:
+        """Score, print, and write what was asked for."""
+        # The report's libraries load where they are used: `counterpoise info` needs none of them.
+        from counterpoise.scoring import score_files
+
+        if not self.predictions:
+            raise ValueError("give at least one file of predictions")
+        if sum((self.json, self.markdown, self.latex, self.csv)) > 1:
+            raise ValueError("choose one of --json, --markdown, --latex and --csv")
+        if not 0 < self.risk < 1:
+            raise ValueError(f"--risk must lie between 0 and 1, got {self.risk}")
+        if self.html is not None and not self.html.absolute().parent.is_dir():
+            raise ValueError(f"--html {self.html}: there is no folder {self.html.parent}")
+        if self.threads < 1:
+            raise ValueError(f"--threads must be at least 1, got {self.threads}")
+        torch.set_num_threads(self.threads)
+        progress = ProgressLine()
+        evaluation = score_files(
+            self.predictions, ood=self.ood, score=self.score, bins=self.bins, level=self.level, progress=progress.rows
+        )
+        if self.html is not None:
+            from counterpoise.report.page import write_report
+
+            progress.say(f"drawing {self.html}")
+            write_report(self.html, evaluation, risk=self.risk)
+        if self.figures is not None:
+            from counterpoise.report.gallery import write_figures
+
+            progress.say(f"drawing figures into {self.figures}")
+            write_figures(self.figures, evaluation, risk=self.risk)
+        progress.clear()
+        for notice in evaluation.notices:
+            print(f"counterpoise: note: {printable(notice)}", file=sys.stderr)
+        print(self._printed(evaluation))
+
+    def _printed(self, evaluation: "Evaluation") -> str:
+        from counterpoise.report import numbers, terminal
+        from counterpoise.report.tables import as_latex, as_markdown
+
+        if self.json:
+            return evaluation.to_json()
+        if self.csv:
+            return numbers.estimates_csv(evaluation).rstrip("\n")
+        if self.markdown or self.latex:
+            written = as_markdown if self.markdown else as_latex
+            tables = [numbers.summary(evaluation), numbers.paired_differences(evaluation)]
+            return "\n\n".join(written(table) for table in tables if table is not None)
+        return terminal.as_text(evaluation, risk=self.risk)

@@ -1,0 +1,267 @@
+"""Models on the same samples, compared by paired differences.
+
+Samples are dealt at random into groups, the same for every model. Each group in turn is left out; how the difference of
+two models changes with it gives the standard error of the difference (the delete-a-group jackknife), for every measure
+alike and with whatever the two models have in common cancelled. Overlap of two intervals is not a test; this is.
+"""
+
+import math
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from counterpoise.functional.calibration import BinSums
+from counterpoise.functional.detection import RankCounts
+from counterpoise.functional.intervals import error_terms, normal_quantile
+from counterpoise.metrics.documents import from_document, to_document
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
+from counterpoise.metrics.inputs import PredictionBatch
+from counterpoise.metrics.measures import ClasswiseCalibration, Performance, TopLabelCalibration
+from counterpoise.metrics.ranking import RANKING_MEASURES, SELECTIVE_MEASURES
+from counterpoise.metrics.scores import Scores
+from counterpoise.metrics.stream import Stream, Sums
+
+SCHEMA = "counterpoise.evaluation"
+SCHEMA_VERSION = 1
+GROUPS = 100
+_RANK_CELLS = 1024
+_LARGEST_CLASSWISE = 1 << 24
+"""Classwise errors are compared up to this many groups x classes x bins."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of every measure, the second model's value minus the first's, with its interval; OOD measures by foreign set."""
+
+    first: int
+    second: int
+    estimates: dict[Key, Estimate]
+    ood: dict[str, dict[Key, Estimate]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All pairs of some models.
+
+    Attributes:
+        samples: that all models have predictions for.
+        level: nominal coverage of each interval; adjusted so that naming a best of M models errs as seldom as
+            one comparison would.
+        differences: one for each pair.
+    """
+
+    samples: int
+    level: float
+    differences: list[Difference]
+
+    def best(self, key: Key, values: list[float], *, ood: str | None = None) -> int | None:
+        """The model whose value is best, if its difference to every other is beyond chance; else None."""
+        better = KEY_INFO[key].higher_is_better
+        if better is None or any(math.isnan(value) for value in values):
+            return None
+        leader = max(range(len(values)), key=lambda index: values[index] if better else -values[index])
+        for difference in self.differences:
+            if leader not in (difference.first, difference.second):
+                continue
+            estimate = (difference.estimates if ood is None else difference.ood.get(ood, {})).get(key)
+            # By the interval and not by the values: plug-in errors are biased, and may point the other way.
+            wants_increase = better == (leader == difference.second)
+            if estimate is None or not (estimate.low > 0 if wants_increase else estimate.high < 0):
+                return None
+        return leader
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of one or several models, and how they compare where they saw the same samples."""
+
+    models: list[Scores]
+    comparison: Comparison | None = None
+    notices: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """Strict JSON, as `Scores.to_json`."""
+        return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Evaluation":
+        """Read what `to_json` wrote; anything else is a `ValueError`."""
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+
+
+class GroupedSums:
+    """Sums of one model's predictions in each of `GROUPS` groups of samples."""
+
+    def __init__(self, *, classes: int, bins: int, score: str) -> None:
+        self.score = score
+        self._classwise_fits = GROUPS * classes * bins <= _LARGEST_CLASSWISE
+        self._streams: list[dict[str, Stream[object]]] = []
+        for _ in range(GROUPS):
+            streams: dict[str, Stream[object]] = {
+                "performance": Stream(Performance()),
+                "top_label": Stream(TopLabelCalibration(bins=bins)),
+            }
+            if self._classwise_fits:
+                streams["classwise"] = Stream(ClasswiseCalibration(num_classes=classes, bins=bins))
+            self._streams.append(streams)
+        self._edges: Tensor | None = None
+        zeros = torch.zeros(GROUPS, _RANK_CELLS, dtype=torch.int64)
+        self._right, self._wrong, self._foreign = zeros, zeros, dict[str, Tensor]()
+
+    def update(self, batch: PredictionBatch, group: Tensor) -> None:
+        """Add labelled samples with the group `[n]` of each."""
+        order = torch.argsort(group, stable=True)
+        sizes = torch.bincount(group, minlength=GROUPS).tolist()
+        for streams, rows in zip(self._streams, torch.split(order, sizes), strict=True):
+            part = batch.take(rows)
+            if len(rows):
+                for stream in streams.values():
+                    stream.update_checked(part)
+        cells, hits = self._cells(batch), batch.top()[1]
+        self._right = self._right + self._counts(cells[hits], group[hits])
+        self._wrong = self._wrong + self._counts(cells[~hits], group[~hits])
+
+    def update_foreign(self, name: str, batch: PredictionBatch, group: Tensor) -> None:
+        """Add foreign samples with the group `[n]` of each."""
+        counts = self._counts(self._cells(batch), group)
+        self._foreign[name] = self._foreign[name] + counts if name in self._foreign else counts
+
+    @property
+    def foreign_sets(self) -> set[str]:
+        """Names of the sets of foreign samples."""
+        return set(self._foreign)
+
+    def left_out(self) -> dict[Key, Tensor]:
+        """Every measure with each group left out, `[GROUPS]`."""
+        performance = self._without_each("performance")
+        values = {
+            Key.ACCURACY: performance["correct"] / performance["count"],
+            Key.NLL: performance["nll"] / performance["count"],
+            Key.BRIER: performance["brier"] / performance["count"],
+        }
+        top_label = BinSums(**self._without_each("top_label"))
+        values[Key.MEAN_GAP] = -top_label.gap.sum(-1)
+        values[Key.ECE] = error_terms(top_label).estimate
+        if self._classwise_fits:
+            values[Key.CLASSWISE_ECE] = error_terms(BinSums(**self._without_each("classwise"))).estimate.mean(-1)
+        counts = _without_each(RankCounts(self._right, self._wrong))
+        return values | {key: measure(counts) for key, measure in RANKING_MEASURES.items()}
+
+    def left_out_foreign(self, name: str) -> dict[Key, Tensor]:
+        """Every OOD measure with each group left out, `[GROUPS]`."""
+        counts = _without_each(RankCounts(self._right + self._wrong, self._foreign[name]))
+        return {key: measure(counts) for key, measure in RANKING_MEASURES.items() if key not in SELECTIVE_MEASURES}
+
+    def bias_bounds(self) -> dict[Key, float]:
+        """By how much the estimate of a calibration error may lie below its population value."""
+        bounds = {Key.ECE: float(error_terms(BinSums(**self._total("top_label"))).bias)}
+        if self._classwise_fits:
+            bounds[Key.CLASSWISE_ECE] = float(error_terms(BinSums(**self._total("classwise"))).bias.mean())
+        return bounds
+
+    def errors(self) -> dict[Key, float]:
+        """The debiased calibration errors of all samples, before any cut at 0."""
+        values = {Key.ECE: float(error_terms(BinSums(**self._total("top_label"))).estimate)}
+        if self._classwise_fits:
+            values[Key.CLASSWISE_ECE] = float(error_terms(BinSums(**self._total("classwise"))).estimate.mean())
+        return values
+
+    def _cells(self, batch: PredictionBatch) -> Tensor:
+        """Cells of about equal mass, highest score first; their edges are quantiles of the first batch."""
+        scores = batch.score(self.score).double().cpu()
+        if self._edges is None:
+            places = torch.linspace(0, len(scores) - 1, _RANK_CELLS - 1, dtype=torch.float64).round().long()
+            self._edges = scores.sort().values[places]
+        return _RANK_CELLS - 1 - torch.bucketize(scores, self._edges)
+
+    def _counts(self, cells: Tensor, group: Tensor) -> Tensor:
+        return torch.bincount(group * _RANK_CELLS + cells, minlength=GROUPS * _RANK_CELLS).view(GROUPS, _RANK_CELLS)
+
+    def _stacked(self, name: str) -> Sums:
+        parts = [streams[name].sums for streams in self._streams]
+        return {key: torch.stack([part[key].cpu() for part in parts]) for key in parts[0]}
+
+    def _total(self, name: str) -> Sums:
+        return {key: value.sum(0) for key, value in self._stacked(name).items()}
+
+    def _without_each(self, name: str) -> Sums:
+        return {key: value.sum(0, keepdim=True) - value for key, value in self._stacked(name).items()}
+
+
+def compare(models: list[Scores], grouped: list[GroupedSums], *, level: float) -> Comparison:
+    """All paired differences of models whose samples were dealt into the same groups."""
+    pairs = list(combinations(range(len(models)), 2))
+    adjusted = 1 - (1 - level) / max(1, len(models) - 1)
+    left_out = [sums.left_out() for sums in grouped]
+    shared = set.intersection(*(sums.foreign_sets for sums in grouped))
+    foreign = [{name: sums.left_out_foreign(name) for name in sorted(shared)} for sums in grouped]
+    differences = []
+    for first, second in pairs:
+        estimates = {
+            key: _difference(
+                models[first][key], models[second][key], left_out[first][key], left_out[second][key], adjusted
+            )
+            for key in left_out[first]
+            if key in left_out[second]
+        }
+        for key, estimate in _error_differences(grouped[first], grouped[second], estimates).items():
+            estimates[key] = estimate
+        ood = {
+            name: {
+                key: _difference(
+                    models[first].ood[name].estimates[key],
+                    models[second].ood[name].estimates[key],
+                    foreign[first][name][key],
+                    foreign[second][name][key],
+                    adjusted,
+                )
+                for key in foreign[first][name]
+            }
+            for name in sorted(shared)
+        }
+        differences.append(Difference(first, second, estimates, ood))
+    return Comparison(samples=models[0].samples, level=adjusted, differences=differences)
+
+
+def _difference(first: Estimate, second: Estimate, without: Tensor, second_without: Tensor, level: float) -> Estimate:
+    value = second.value - first.value
+    half = student_quantile(level, GROUPS - 1) * jackknife_error(second_without.double() - without.double())
+    return Estimate(value, value - half, value + half)
+
+
+def _error_differences(first: GroupedSums, second: GroupedSums, plain: dict[Key, Estimate]) -> dict[Key, Estimate]:
+    """Differences of calibration errors: around the debiased values, widened by what bias may be left in either."""
+    bounds, second_bounds, values, second_values = (
+        first.bias_bounds(),
+        second.bias_bounds(),
+        first.errors(),
+        second.errors(),
+    )
+    widened = {}
+    for key in bounds:
+        if key in second_bounds and key in plain:
+            half, value = (plain[key].high - plain[key].low) / 2, second_values[key] - values[key]
+            widened[key] = Estimate(plain[key].value, value - bounds[key] - half, value + second_bounds[key] + half)
+    return widened
+
+
+def jackknife_error(left_out: Tensor) -> float:
+    """Standard error from the values `[G]` with each group left out; NaN where one of them is not defined."""
+    groups = len(left_out)
+    return float(((left_out - left_out.mean()) ** 2).sum().mul((groups - 1) / groups).sqrt())
+
+
+def student_quantile(level: float, degrees: int) -> float:
+    """Central quantile of Student's t, by its expansion around the normal one.
+
+    >>> round(student_quantile(0.95, 99), 3)
+    1.984
+    """
+    z = normal_quantile(level)
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def _without_each(counts: RankCounts) -> RankCounts:
+    return RankCounts(*(side.sum(0, keepdim=True) - side for side in counts))

@@ -1,0 +1,88 @@
+"""Frozen dataclasses as strict JSON documents, and back, every value checked against its annotation.
+
+NaN is null where a number must be; infinities are the strings "inf" and "-inf".
+"""
+
+import json
+import math
+import types
+from dataclasses import asdict, fields, is_dataclass
+from enum import StrEnum
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def to_document(value: Any, *, schema: str, version: int) -> str:
+    """JSON of a dataclass, with its schema and version in front."""
+    document = {"schema": schema, "schema_version": version} | asdict(value)
+    return json.dumps(_plain(document), allow_nan=False, indent=1)
+
+
+def from_document(kind: type[T], text: str, *, schema: str, version: int) -> T:
+    """The dataclass that `to_document` wrote; anything else is a `ValueError` that names the place."""
+    title = schema.rsplit(".", maxsplit=1)[-1]
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(document, dict) or document.pop("schema", None) != schema:
+        raise ValueError(f"not a {title} document: its 'schema' is not {schema!r}")
+    found = document.pop("schema_version", None)
+    if found != version:
+        raise ValueError(f"{title} have schema version {found!r}, this release reads {version}")
+    result: T = _typed(kind, document, title)
+    return result
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def _typed(kind: Any, value: Any, place: str) -> Any:
+    """`value` as `kind`: a dataclass, a list, a dict, an optional, or a plain type."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        (inner,) = (argument for argument in arguments if argument is not types.NoneType)
+        return None if value is None else _typed(inner, value, place)
+    if is_dataclass(kind):
+        return _dataclass(kind, value, place)
+    if origin is list:
+        items = _instance(list, value, place)
+        if arguments[0] is float and all(type(item) is float for item in items):
+            return items
+        return [_typed(arguments[0], item, f"{place}[{index}]") for index, item in enumerate(items)]
+    if origin is dict:
+        items = _instance(dict, value, place)
+        return {_typed(arguments[0], k, place): _typed(arguments[1], v, f"{place}.{k}") for k, v in items.items()}
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        if value not in list(kind):
+            raise ValueError(f"{place} holds {value!r}, which is no {kind.__name__}")
+        return kind(value)
+    if kind is float:
+        if value is None or value in ("inf", "-inf"):
+            return math.nan if value is None else float(value)
+        return float(_instance((int, float), value, place))
+    return _instance(kind, value, place)
+
+
+def _dataclass(kind: Any, value: Any, place: str) -> Any:
+    items = _instance(dict, value, place)
+    names = {field.name for field in fields(kind)}
+    if set(items) != names:
+        wrong = sorted(names.symmetric_difference(items))
+        raise ValueError(f"{place} is incomplete or malformed: {', '.join(wrong)} missing or not known")
+    hints = get_type_hints(kind)
+    return kind(**{name: _typed(hints[name], item, f"{place}.{name}") for name, item in items.items()})
+
+
+def _instance(kind: Any, value: Any, place: str) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{place} is incomplete or malformed: it is a {type(value).__name__}")
+    return value

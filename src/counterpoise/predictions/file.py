@@ -1,0 +1,75 @@
+"""`PredictionFile`: an opened file of predictions, whatever its format."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from counterpoise.predictions.digest import Source
+from counterpoise.predictions.table import Header, Kind, PredictionFileError, Predictions
+
+_BATCH_ELEMENTS = 1 << 21
+"""Values read at a time: large enough to hide the cost of a call, small enough that a few such blocks are no memory."""
+
+
+def batch_rows(width: int) -> int:
+    """Rows read at a time, of `width` values each."""
+    return max(1, _BATCH_ELEMENTS // max(1, width))
+
+
+@dataclass(frozen=True)
+class PredictionFile:
+    """What a file says before its rows are read; `batches` reads them.
+
+    Attributes:
+        path: of the file.
+        kind: logits or probabilities.
+        classes: K.
+        members: M, or None without a member axis.
+        rows: number of rows, or None where only reading tells.
+        header: where the predictions come from.
+        digest: SHA-256 of the file that was verified, or None where there was none to verify.
+        notices: what a reader should know, such as a missing digest.
+        read: the format's own reader; takes whether ids are wanted.
+    """
+
+    path: Path
+    kind: Kind
+    classes: int
+    members: int | None
+    rows: int | None
+    header: Header
+    digest: str | None
+    notices: tuple[str, ...]
+    read: Callable[[bool], Iterator[Predictions]]
+
+    def batches(self, *, ids: bool = True) -> Iterator[Predictions]:
+        """The rows in order, in batches of a few megabytes; without ids, rows are numbered.
+
+        Raises:
+            PredictionFileError: a row is damaged or malformed, or the file was replaced since it was opened.
+        """
+        return self.read(ids)
+
+
+def notices_of(source: Source, ignored: Sequence[str]) -> tuple[str, ...]:
+    """What a reader should know: that there was no digest to verify, and which columns were passed over."""
+    unverified = (f"{source.path}: there is no digest beside it, so damage may go unnoticed",)
+    unread = (f"{source.path}: what has no meaning here was ignored: {', '.join(ignored)}",)
+    return (unverified if source.digest is None else ()) + (unread if ignored else ())
+
+
+@contextmanager
+def refusing(path: Path, *, what: str) -> Iterator[None]:
+    """Every way in which a file can be unreadable becomes one exception that names the file."""
+    try:
+        yield
+    except PredictionFileError as error:
+        raise PredictionFileError(f"{path}: {error}") from None
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:
+        # What a parser raises for damaged bytes is nowhere listed: besides Arrow's own, KeyError, RecursionError,
+        # struct.error, TokenError and more.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PredictionFileError(f"{path}: not a readable {what} of predictions: {reason}") from None

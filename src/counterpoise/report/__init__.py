@@ -1,0 +1,1 @@
+"""Tables, figures and the page, all drawn from scores alone."""

@@ -1,0 +1,151 @@
+"""The numbers that figures draw and tables list, computed from `Scores` in one place."""
+
+import math
+from dataclasses import dataclass
+
+from counterpoise.functional.intervals import wilson_interval
+from counterpoise.metrics.estimates import Estimate, Key
+from counterpoise.metrics.scores import BinTable, Scores
+
+WORST_CLASSES = 10
+
+
+def name_of(scores: Scores) -> str:
+    """The model's name, or a word that stands for it."""
+    return scores.source.name or "predictions"
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """A bin of the reliability diagram that holds samples, with the interval of its accuracy."""
+
+    lower: float
+    upper: float
+    count: int
+    share: float
+    confidence: float
+    accuracy: float
+    low: float
+    high: float
+
+
+def reliability_bins(table: BinTable, *, level: float) -> list[ReliabilityBin]:
+    """The occupied bins."""
+    samples, bins = sum(table.count), len(table.count)
+    rows = []
+    for index, (count, hits, total) in enumerate(zip(table.count, table.hits, table.confidence, strict=True)):
+        if count:
+            low, high = wilson_interval(hits, count, level=level)
+            edges = index / bins, (index + 1) / bins
+            rows.append(ReliabilityBin(*edges, count, count / samples, total / count, hits / count, low, high))
+    return rows
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """Calibration of one class."""
+
+    index: int
+    name: str
+    frequency: float
+    mean_probability: float
+    ece: float
+    low: float
+    high: float
+    floor: float
+
+
+def worst_classes(scores: Scores, *, most: int = WORST_CLASSES) -> list[ClassRow]:
+    """The classes whose calibration error is surely largest: by the lower limit of its interval, then by its value."""
+    table = scores.by_class
+    rows = [
+        ClassRow(
+            index,
+            class_name(scores, index),
+            table.frequency[index],
+            table.mean_probability[index],
+            table.ece[index],
+            table.low[index],
+            table.high[index],
+            table.floor[index],
+        )
+        for index in range(scores.classes)
+    ]
+    return sorted(rows, key=lambda row: (-row.low, -row.ece))[:most]
+
+
+def class_name(scores: Scores, index: int) -> str:
+    """The name of a class, or its number."""
+    return f"class {index}" if scores.class_names is None else scores.class_names[index]
+
+
+def severities(scores: Scores) -> dict[int, list[tuple[str, Estimate]]]:
+    """ECE of each corruption at each severity, clean samples at 0; empty where there are no corrupted samples.
+
+    Where there are several domains, each corruption of each domain has its own name.
+    """
+    groups = [(group.severity, group) for group in scores.groups if group.severity is not None]
+    several = len({group.domain for _, group in groups}) > 1
+    by_severity: dict[int, list[tuple[str, Estimate]]] = {}
+    for severity, group in groups:
+        name = group.corruption or ("clean" if severity == 0 else "unnamed")
+        name = f"{name}, {group.domain}" if several and group.domain else name
+        by_severity.setdefault(severity, []).append((name, group.estimates[Key.ECE]))
+    return dict(sorted(by_severity.items())) if any(by_severity) else {}
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """The samples of one domain, or of one corruption whose severity is not stated."""
+
+    name: str
+    samples: int
+    estimates: dict[Key, Estimate]
+
+
+def other_groups(scores: Scores) -> list[GroupRow]:
+    """The groups that severities do not tell apart."""
+    return [
+        GroupRow(", ".join(filter(None, (group.domain, group.corruption))), group.samples, group.estimates)
+        for group in scores.groups
+        if not group.severity and (group.domain or (group.corruption and group.severity is None))
+    ]
+
+
+@dataclass(frozen=True)
+class Box:
+    """Five numbers of a box plot: whiskers at the extremes, quartiles by linear interpolation."""
+
+    lowest: float
+    lower: float
+    median: float
+    upper: float
+    highest: float
+
+
+def box_of(values: list[float]) -> Box:
+    """The box of some values.
+
+    >>> box_of([1.0, 2.0, 3.0, 4.0, 5.0])
+    Box(lowest=1.0, lower=2.0, median=3.0, upper=4.0, highest=5.0)
+    """
+    ordered = sorted(values)
+
+    def quantile(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        left = math.floor(place)
+        right = min(left + 1, len(ordered) - 1)
+        return ordered[left] + (place - left) * (ordered[right] - ordered[left])
+
+    return Box(ordered[0], quantile(0.25), quantile(0.5), quantile(0.75), ordered[-1])
+
+
+def threshold_text(value: float) -> str:
+    """A threshold, rounded down to as many digits as tell it from 0 and from 1, where scores may crowd.
+
+    >>> threshold_text(0.78043), threshold_text(0.99987543), threshold_text(1.0)
+    ('0.780', '0.999875', '1.000')
+    """
+    distance = min(abs(value), abs(1 - value))
+    digits = 3 if distance == 0 else min(max(3, 2 - math.floor(math.log10(distance))), 15)
+    return f"{math.floor(value * 10**digits) / 10**digits:.{digits}f}"

@@ -1,0 +1,299 @@
+"""Figures from scores, each a matplotlib `Figure`.
+
+A function takes the scores of one model or of several. Artists that carry numbers have a `gid`, so that the numbers can
+be read back from the figure.
+"""
+
+import io
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from counterpoise._extras import require
+
+require("matplotlib", extra="report", purpose="drawing figures")
+
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.ticker import PercentFormatter  # noqa: E402
+
+from counterpoise._text import shown  # noqa: E402
+from counterpoise.functional.detection import DEFAULT_TPR  # noqa: E402
+from counterpoise.metrics.estimates import Key  # noqa: E402
+from counterpoise.metrics.scores import BinTable, RankingScores, Scores  # noqa: E402
+from counterpoise.metrics.selective import DEFAULT_RISK, operating_point  # noqa: E402
+from counterpoise.report.data import box_of, name_of, reliability_bins, severities, worst_classes  # noqa: E402
+from counterpoise.report.style import LIGHT, Theme, line, marker, themed  # noqa: E402
+
+OneOrMore = Scores | Sequence[Scores]
+
+_PANEL_INCHES = 4.4
+_MOST_OF_TITLE = 32
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+def reliability(scores: OneOrMore, *, theme: Theme = LIGHT) -> Figure:
+    """Accuracy against confidence with the interval of each bin, above a histogram of confidences; models side by side.
+
+    The lines through the histogram are the average confidence and the accuracy: their distance is the mean gap.
+    """
+    models = _as_list(scores)
+    with themed(theme):
+        figure = Figure(figsize=(_PANEL_INCHES * len(models), 5.5), layout="constrained")
+        panels = figure.subplots(2, len(models), sharex=True, squeeze=False, height_ratios=(3, 1))
+        for column, model in enumerate(models):
+            _diagram(panels[0, column], model.top_label, level=model.level, theme=theme)
+            _histogram(panels[1, column], model, theme=theme)
+            panels[0, column].set_title(shown(name_of(model), most=_MOST_OF_TITLE))
+        panels[0, 0].set_ylabel("accuracy")
+        panels[1, 0].set_ylabel("samples")
+        return figure
+
+
+def recalibration(scores: Scores, *, theme: Theme = LIGHT) -> Figure:
+    """Reliability without and with temperature scaling, on samples that the temperature was not fitted on."""
+    tried = scores.recalibration
+    if tried is None:
+        raise ValueError("these scores hold no recalibration: it is tried where predictions are scored from files")
+    with themed(theme):
+        figure = Figure(figsize=(_PANEL_INCHES, 4.4), layout="constrained")
+        axes = figure.subplots()
+        _perfect(axes, theme)
+        series = (("as it is", tried.bins_before), (f"T = {tried.temperature:.2f}", tried.bins_after))
+        for index, (name, table) in enumerate(series):
+            _accuracy_points(axes, table, level=scores.level, theme=theme, index=index, label=name)
+        _unit_square(axes)
+        axes.set(xlabel="confidence", ylabel="accuracy", title=shown(name_of(scores), most=_MOST_OF_TITLE))
+        axes.legend(loc="best")
+        return figure
+
+
+def classwise(scores: Scores, *, theme: Theme = LIGHT) -> Figure:
+    """Calibration error of the worst classes, with intervals and with the noise floor as a tick."""
+    rows = worst_classes(scores)
+    with themed(theme):
+        figure = Figure(figsize=(_PANEL_INCHES, 1.3 + 0.3 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        places = list(range(len(rows)))
+        value, low, high = (
+            [100 * part for part in column] for column in zip(*((r.ece, r.low, r.high) for r in rows), strict=True)
+        )
+        # A plug-in error is biased and may lie outside its interval: the bar is drawn by itself.
+        axes.hlines(places, low, high, color=theme.series[0], linewidth=5, alpha=0.35, gid="interval", label="interval")
+        axes.plot(value, places, marker(0), color=theme.series[0], gid="ece", label="ECE of the class")
+        floor = [100 * row.floor for row in rows]
+        axes.plot(
+            floor, places, "|", color=theme.ink, markersize=11, markeredgewidth=1.6, gid="floor", label="noise floor"
+        )
+        axes.set_yticks(places, [shown(row.name) for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlim(left=0)
+        axes.grid(visible=False, axis="y")
+        axes.set(xlabel="calibration error, %")
+        # Over the figure: the names of classes may leave too little room above the axes.
+        figure.suptitle(shown(name_of(scores), most=_MOST_OF_TITLE), fontsize=11)
+        figure.legend(loc="outside lower center", ncols=3)
+        return figure
+
+
+def risk_coverage(scores: OneOrMore, *, risk: float = DEFAULT_RISK, theme: Theme = LIGHT) -> Figure:
+    """Error rate of what is accepted against how much is, with the point that accepts most at the chosen risk."""
+    models = _as_list(scores)
+    with themed(theme):
+        figure = Figure(figsize=(_PANEL_INCHES, 4.0), layout="constrained")
+        axes = figure.subplots()
+        axes.axhline(risk, color=theme.muted, linewidth=1, linestyle=":", gid="risk")
+        for index, model in enumerate(models):
+            curves = model.misclassification.curves
+            _line(axes, curves["coverage"], curves["risk"], index, theme, label=name_of(model), gid="risk_coverage")
+            point = operating_point(model.misclassification, risk=risk, level=model.level)
+            if point is not None:
+                _mark(axes, point.coverage, point.risk, index, theme, gid="operating_point")
+        axes.set(xlabel="share of samples accepted", ylabel="error rate of these", xlim=(0, 1))
+        axes.set_ylim(bottom=0)
+        _percent(axes)
+        _legend(axes, models)
+        return figure
+
+
+def detection(scores: OneOrMore, *, ood: str | None = None, theme: Theme = LIGHT) -> Figure:
+    """True against false positive rate of telling right from wrong, or known from foreign samples; FPR95 is marked."""
+    models = _as_list(scores)
+    with themed(theme):
+        figure = Figure(figsize=(_PANEL_INCHES, 4.0), layout="constrained")
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], color=theme.muted, linewidth=1, linestyle=":")
+        axes.axhline(DEFAULT_TPR, color=theme.muted, linewidth=1, linestyle=":")
+        for index, model in enumerate(models):
+            ranking, name = _ranking(model, ood), name_of(model)
+            if math.isnan(ranking.estimates[Key.AUROC].value):
+                # Rates of nothing are stored as 0: drawn, they would be those of a perfect or of a useless score.
+                _line(axes, [], [], index, theme, label=f"{name}: undefined", gid="undefined")
+                continue
+            false, true = ranking.curves["false_positive_rate"], ranking.curves["true_positive_rate"]
+            _line(axes, [0.0, *false], [0.0, *true], index, theme, label=name, gid="rates")
+            _mark(axes, ranking.estimates[Key.FPR_AT_TPR95].value, DEFAULT_TPR, index, theme, gid="fpr95")
+        if all(drawn.get_gid() != "rates" for drawn in axes.lines):
+            axes.text(0.98, 0.05, "undefined: nothing to tell apart", ha="right", gid="undefined")
+        title = "Right from wrong" if ood is None else f"In-distribution from {shown(ood, most=18)}"
+        axes.set(xlabel="false positive rate", ylabel="true positive rate", title=title)
+        _unit_square(axes)
+        _legend(axes, models, location="lower right")
+        return figure
+
+
+def severity(scores: OneOrMore, *, theme: Theme = LIGHT) -> Figure:
+    """ECE over the corruptions at each severity, as boxes whose whiskers reach the extremes; clean samples at 0."""
+    models = _as_list(scores)
+    with themed(theme):
+        figure = Figure(figsize=(_PANEL_INCHES + 0.6 * len(models), 4.0), layout="constrained")
+        axes = figure.subplots()
+        width = 0.8 / len(models)
+        for index, model in enumerate(models):
+            colour, symbol = theme.colour(index), marker(index)
+            for level, estimates in severities(model).items():
+                place = level + (index - (len(models) - 1) / 2) * width
+                values = [100 * estimate.value for _, estimate in estimates]
+                box = box_of(values)
+                statistics = {
+                    "med": box.median, "q1": box.lower, "q3": box.upper, "whislo": box.lowest, "whishi": box.highest,
+                }  # fmt: skip
+                stroke = {"color": colour, "linewidth": 1.3}
+                drawn = axes.bxp(
+                    [statistics], positions=[place], widths=0.7 * width, showfliers=False, manage_ticks=False,
+                    boxprops=stroke, whiskerprops=stroke, capprops=stroke,
+                    medianprops={"color": colour, "linewidth": 2.4},
+                )  # fmt: skip
+                drawn["medians"][0].set_gid(f"median {index} {level}")
+                axes.plot([place] * len(values), values, symbol, color=colour, markersize=3.5, alpha=0.6,
+                          gid=f"ece {index} {level}")  # fmt: skip
+            axes.plot([], [], symbol, color=colour, label=_label(name_of(model)))
+        levels = sorted({level for model in models for level in severities(model)})
+        axes.set_xticks(levels, ["clean" if level == 0 else str(level) for level in levels])
+        axes.set_ylim(bottom=0)
+        axes.grid(visible=False, axis="x")
+        axes.set(xlabel="severity of the corruption", ylabel="ECE, %")
+        _legend(axes, models, location="upper left")
+        return figure
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure as PNG, SVG or PDF, told by the suffix; the same figure always gives the same bytes."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in _FORMATS:
+        raise ValueError(f"a figure is written as {', '.join(_FORMATS)}, not {Path(path).name!r}")
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
+    with _drawing():
+        figure.savefig(path, dpi=200, metadata=metadata)
+
+
+def as_svg(figure: Figure) -> str:
+    """The figure as SVG without a background."""
+    target = io.StringIO()
+    with _drawing():
+        figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
+    return target.getvalue()
+
+
+@contextmanager
+def _drawing() -> Iterator[None]:
+    with themed(LIGHT), warnings.catch_warnings():
+        # A name may hold characters that the font has not, or a script that it cannot set; they are shown as boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message="Matplotlib currently does not support .* natively")
+        yield
+
+
+def _as_list(scores: OneOrMore) -> list[Scores]:
+    models = [scores] if isinstance(scores, Scores) else list(scores)
+    if not models:
+        raise ValueError("there are no scores to draw")
+    return models
+
+
+def _ranking(scores: Scores, ood: str | None) -> RankingScores:
+    if ood is None:
+        return scores.misclassification
+    if ood not in scores.ood:
+        raise ValueError(f"no foreign samples {ood!r}; there are {', '.join(scores.ood) or 'none'}")
+    return scores.ood[ood]
+
+
+def _diagram(axes: Axes, table: BinTable, *, level: float, theme: Theme) -> None:
+    bins = reliability_bins(table, level=level)
+    axes.bar(
+        [row.lower for row in bins], [row.accuracy for row in bins], width=[row.upper - row.lower for row in bins],
+        align="edge", color=theme.fill, edgecolor=theme.paper, linewidth=0.8, gid="bars",
+    )  # fmt: skip
+    _perfect(axes, theme)
+    _accuracy_points(axes, table, level=level, theme=theme, index=0, label="")
+    _unit_square(axes)
+    axes.tick_params(labelbottom=False)
+
+
+def _accuracy_points(axes: Axes, table: BinTable, *, level: float, theme: Theme, index: int, label: str) -> None:
+    bins, colour = reliability_bins(table, level=level), theme.colour(index)
+    x, y = [row.confidence for row in bins], [row.accuracy for row in bins]
+    axes.vlines(x, [row.low for row in bins], [row.high for row in bins], color=colour, linewidth=1.3, gid="interval")
+    axes.plot(x, y, marker(index), color=colour, markersize=5, clip_on=False, gid="accuracy", label=label or None)
+
+
+def _histogram(axes: Axes, scores: Scores, *, theme: Theme) -> None:
+    bins = reliability_bins(scores.top_label, level=scores.level)
+    axes.bar(
+        [row.lower for row in bins], [row.share for row in bins], width=[row.upper - row.lower for row in bins],
+        align="edge", color=theme.fill, edgecolor=theme.paper, linewidth=0.8, gid="histogram",
+    )  # fmt: skip
+    accuracy = scores[Key.ACCURACY].value
+    confidence = accuracy + scores[Key.MEAN_GAP].value
+    axes.axvline(accuracy, color=theme.series[0], gid="accuracy", label=f"accuracy {accuracy:.1%}")
+    axes.axvline(
+        confidence,
+        color=theme.series[1],
+        linestyle="--",
+        gid="confidence",
+        label=f"average confidence {confidence:.1%}",
+    )
+    axes.set(xlabel="confidence", xlim=(0, 1))
+    _percent(axes)
+    # Below the axis: inside, bars and lines would run through the words.
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5), ncols=2, columnspacing=1.2, handlelength=1.6)
+
+
+def _line(axes: Axes, x: list[float], y: list[float], index: int, theme: Theme, *, label: str, gid: str) -> None:
+    axes.plot(x, y, color=theme.colour(index), linestyle=line(index), label=_label(label), gid=gid)
+
+
+def _mark(axes: Axes, x: float, y: float, index: int, theme: Theme, *, gid: str) -> None:
+    axes.plot(
+        [x], [y], marker(index), color=theme.colour(index), markersize=8, markeredgecolor=theme.paper, zorder=3,
+        clip_on=False, gid=gid,
+    )  # fmt: skip
+
+
+def _label(name: str) -> str:
+    # A legend leaves out labels that begin with an underscore.
+    label = shown(name)
+    return f" {label}" if label.startswith("_") else label
+
+
+def _legend(axes: Axes, models: list[Scores], *, location: Literal["upper left", "lower right"] = "upper left") -> None:
+    if len(models) > 1:
+        axes.legend(loc=location)
+
+
+def _perfect(axes: Axes, theme: Theme) -> None:
+    axes.plot([0, 1], [0, 1], color=theme.muted, linewidth=1, linestyle="--")
+
+
+def _percent(axes: Axes) -> None:
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+
+
+def _unit_square(axes: Axes) -> None:
+    axes.set(xlim=(0, 1), ylim=(0, 1.02))
+    _percent(axes)

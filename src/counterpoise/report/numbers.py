@@ -1,0 +1,248 @@
+"""The tables of a report: all measures, paired differences, and the numbers behind each picture."""
+
+import math
+from collections.abc import Callable
+
+from counterpoise.metrics.comparison import Evaluation
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
+from counterpoise.metrics.scores import RankingScores, Scores
+from counterpoise.report.data import (
+    name_of,
+    other_groups,
+    reliability_bins,
+    severities,
+    threshold_text,
+    worst_classes,
+)
+from counterpoise.report.tables import Cell, Table, as_csv, table
+
+_STEPS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+
+_GROUP_KEYS = (Key.ACCURACY, Key.NLL, Key.MEAN_GAP, Key.ECE)
+Pick = Callable[[Scores], dict[Key, Estimate]]
+
+
+def sections(evaluation: Evaluation) -> list[tuple[str, str | None, Pick]]:
+    """Title, foreign set, and where the estimates are, of each group of measures."""
+    first = evaluation.models[0]
+    found: list[tuple[str, str | None, Pick]] = [
+        ("Performance and calibration", None, lambda scores: scores.estimates),
+        (
+            f"Right from wrong, by {first.misclassification.score}",
+            None,
+            lambda scores: scores.misclassification.estimates,
+        ),
+    ]
+    for name in foreign_sets(evaluation):
+        found.append((f"In-distribution from {name}", name, _foreign_estimates(name)))
+    return found
+
+
+def foreign_sets(evaluation: Evaluation) -> list[str]:
+    """Names of all sets of foreign samples."""
+    return list(dict.fromkeys(name for model in evaluation.models for name in model.ood))
+
+
+def _foreign_estimates(name: str) -> Pick:
+    return lambda scores: scores.ood[name].estimates if name in scores.ood else {}
+
+
+def summary(evaluation: Evaluation) -> Table:
+    """Every measure of every model; best where a paired difference to every other model is beyond chance."""
+    models = evaluation.models
+    rows: list[tuple[Cell, ...]] = []
+    for title, ood, pick in sections(evaluation):
+        rows.append((Cell(title),))
+        estimates = [pick(model) for model in models]
+        for key in Key:
+            if not any(key in found for found in estimates):
+                continue
+            values = [found[key].value if key in found else math.nan for found in estimates]
+            comparison = evaluation.comparison
+            best = None if comparison is None else comparison.best(key, values, ood=ood)
+            cells = [
+                Cell(value_and_interval(key, found.get(key)), index == best) for index, found in enumerate(estimates)
+            ]
+            rows.append((_title_cell(key), *cells))
+            floors = [found[key].floor if key in found else None for found in estimates]
+            if any(floor is not None for floor in floors):
+                texts = ["" if floor is None else number(key, floor) for floor in floors]
+                rows.append((Cell("  noise floor of it", part=True), *(Cell(text) for text in texts)))
+    return Table("", ("", *map(name_of, models)), tuple(rows))
+
+
+def paired_differences(evaluation: Evaluation) -> Table | None:
+    """Each model minus the first; None where they are not compared."""
+    comparison, models = evaluation.comparison, evaluation.models
+    if comparison is None:
+        return None
+    chosen = [difference for difference in comparison.differences if difference.first == 0]
+    rows: list[tuple[Cell, ...]] = []
+    for title, ood, pick in sections(evaluation):
+        estimates = [d.estimates if ood is None else d.ood.get(ood, {}) for d in chosen]
+        keys = [key for key in Key if key in pick(models[0]) and any(key in found for found in estimates)]
+        rows += [(Cell(title),)] if keys else []
+        for key in keys:
+            cells = []
+            for found in estimates:
+                estimate = found.get(key)
+                cells.append(Cell(value_and_interval(key, estimate, signed=True), _wins(key, estimate)))
+            rows.append((_title_cell(key), *cells))
+    title = (
+        f"Each minus {name_of(models[0])}, paired on {comparison.samples:,} samples ({comparison.level:.1%} intervals)"
+    )
+    return Table(title, ("", *(name_of(models[d.second]) for d in chosen)), tuple(rows))
+
+
+def _wins(key: Key, difference: Estimate | None) -> bool:
+    """Better beyond chance; by the interval, outside which a biased value may lie."""
+    better = KEY_INFO[key].higher_is_better
+    if difference is None or better is None:
+        return False
+    return difference.low > 0 if better else difference.high < 0
+
+
+def reliability_table(scores: Scores) -> Table:
+    """The bins of the reliability diagram."""
+    rows = [
+        (
+            f"{row.lower:.3f} to {row.upper:.3f}",
+            f"{row.count:,}",
+            f"{row.share:.1%}",
+            f"{row.confidence:.2%}",
+            f"{row.accuracy:.2%}",
+            f"{row.low:.1%} to {row.high:.1%}",
+        )
+        for row in reliability_bins(scores.top_label, level=scores.level)
+    ]
+    heads = ("confidence", "samples", "share", "mean confidence", "accuracy", f"{scores.level:.0%} interval")
+    return table("Bins of the predicted class", heads, rows)
+
+
+def class_table(scores: Scores, *, most: int) -> Table:
+    """The worst classes, with everything known of each."""
+    rows = [
+        (
+            row.name,
+            f"{row.frequency:.2%}",
+            f"{row.mean_probability:.2%}",
+            f"{row.ece:.2%}",
+            f"{row.low:.2%} to {row.high:.2%}",
+            f"{row.floor:.2%}",
+        )
+        for row in worst_classes(scores, most=most)
+    ]
+    heads = ("class", "share of labels", "mean probability", "ECE", f"{scores.level:.0%} interval", "noise floor")
+    return table("Classes by calibration error", heads, rows)
+
+
+def risk_table(scores: Scores) -> Table:
+    """The risk-coverage curve at round coverages."""
+    curves = scores.misclassification.curves
+    rows = []
+    for share in _STEPS:
+        place = next((i for i, value in enumerate(curves["coverage"]) if value >= share), None)
+        if place is not None:
+            threshold, coverage, risk = (curves[name][place] for name in ("threshold", "coverage", "risk"))
+            rows.append((threshold_text(threshold), f"{coverage:.1%}", f"{risk:.2%}"))
+    return table("Risk and coverage", ("threshold", "accepted", "error rate of these"), list(dict.fromkeys(rows)))
+
+
+def rates_table(ranking: RankingScores) -> Table:
+    """True positive rates at round false positive rates."""
+    heads = ("threshold", "false positive rate", "true positive rate")
+    if math.isnan(ranking.estimates[Key.AUROC].value):
+        return table("Rates", heads, [("undefined", "", "")])
+    false, true = ranking.curves["false_positive_rate"], ranking.curves["true_positive_rate"]
+    rows = []
+    for rate in _STEPS:
+        reached = [index for index, value in enumerate(false) if value <= rate]
+        if reached:
+            place = reached[-1]
+            threshold = threshold_text(ranking.curves["threshold"][place])
+            rows.append((threshold, f"{false[place]:.1%}", f"{true[place]:.1%}"))
+    return table("Rates", heads, list(dict.fromkeys(rows)))
+
+
+def recalibration_table(scores: Scores) -> Table | None:
+    """Measures without and with temperature scaling."""
+    tried = scores.recalibration
+    if tried is None:
+        return None
+    rows = [
+        (measure_title(key), value_and_interval(key, tried.before[key]), value_and_interval(key, tried.after[key]))
+        for key in tried.before
+    ]
+    return table("Temperature scaling", ("", "as it is", f"T = {tried.temperature:.3f}"), rows)
+
+
+def severity_table(scores: Scores) -> Table | None:
+    """ECE of each corruption (rows) at each severity (columns)."""
+    levels = severities(scores)
+    if not levels:
+        return None
+    found = {(name, level): estimate for level, estimates in levels.items() for name, estimate in estimates}
+    names = list(dict.fromkeys(name for name, _ in found))
+    rows = [(name, *(value_and_interval(Key.ECE, found.get((name, level))) for level in levels)) for name in names]
+    return table("ECE by severity, %", ("corruption", *(f"severity {level}" for level in levels)), rows)
+
+
+def severity_means(scores: Scores) -> Table | None:
+    """Mean ECE over the corruptions at each severity, with the smallest and largest."""
+    rows = []
+    for level, estimates in severities(scores).items():
+        values = [estimate.value for _, estimate in estimates]
+        low, mean, high = (number(Key.ECE, value) for value in (min(values), sum(values) / len(values), max(values)))
+        rows.append(("clean" if level == 0 else f"severity {level}", str(len(values)), mean, low, high))
+    return (
+        table("ECE over the corruptions, %", ("", "corruptions", "mean", "lowest", "highest"), rows) if rows else None
+    )
+
+
+def group_table(scores: Scores) -> Table | None:
+    """Measures of each domain, and of each corruption whose severity is not stated."""
+    rows = [
+        (row.name, f"{row.samples:,}", *(value_and_interval(key, row.estimates[key]) for key in _GROUP_KEYS))
+        for row in other_groups(scores)
+    ]
+    return table("Groups", ("group", "samples", *map(measure_title, _GROUP_KEYS)), rows) if rows else None
+
+
+def estimates_csv(evaluation: Evaluation) -> str:
+    """Every estimate as a row of CSV, in the measures' own units."""
+    rows: list[tuple[str | float | None, ...]] = []
+    for model in evaluation.models:
+        for title, _, pick in sections(evaluation):
+            for key, e in pick(model).items():
+                rows.append((model.source.name, title, str(key), e.value, e.low, e.high, e.floor, e.error_bound))
+    return as_csv(("model", "section", "measure", "value", "low", "high", "noise_floor", "error_bound"), rows)
+
+
+def measure_title(key: Key) -> str:
+    """Name and unit of a measure."""
+    info = KEY_INFO[key]
+    return f"{info.title}, {info.unit}" if info.unit else info.title
+
+
+def _title_cell(key: Key) -> Cell:
+    title = measure_title(key)
+    return Cell(title, part=title.startswith(" "))
+
+
+def number(key: Key, value: float, *, signed: bool = False) -> str:
+    """A value in the unit it is shown in."""
+    scale = KEY_INFO[key].scale
+    digits = 2 if scale > 1 else 4
+    return f"{scale * value:+.{digits}f}" if signed else f"{scale * value:.{digits}f}"
+
+
+def value_and_interval(key: Key, estimate: Estimate | None, *, signed: bool = False) -> str:
+    """Such as `2.24 (1.31 to 2.65)`."""
+    if estimate is None:
+        return ""
+    if math.isnan(estimate.value):
+        return "undefined"
+    value = number(key, estimate.value, signed=signed)
+    if math.isnan(estimate.low):
+        return value
+    return f"{value} ({number(key, estimate.low, signed=signed)} to {number(key, estimate.high, signed=signed)})"

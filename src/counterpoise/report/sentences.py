@@ -1,0 +1,59 @@
+"""Findings in words."""
+
+from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.scores import Recalibration, Scores
+from counterpoise.metrics.selective import operating_point
+from counterpoise.report.data import threshold_text, worst_classes
+
+
+def accuracy_sentence(scores: Scores) -> str:
+    """Accuracy with its interval."""
+    accuracy = scores[Key.ACCURACY]
+    return f"Accuracy {accuracy.value:.2%} ({scores.level:.0%} interval {accuracy.low:.2%} to {accuracy.high:.2%})."
+
+
+def ece_sentence(scores: Scores) -> str:
+    """ECE with its interval, and what chance alone would show."""
+    ece = scores[Key.ECE]
+    floor = (
+        "" if ece.floor is None else f" A perfectly calibrated model would show {ece.floor:.2%} here, by chance alone."
+    )
+    return f"ECE {ece.value:.2%} ({scores.level:.0%} interval {ece.low:.2%} to {ece.high:.2%}).{floor}"
+
+
+def selective_sentence(scores: Scores, *, risk: float) -> str:
+    """The threshold for a chosen risk."""
+    score = scores.misclassification.score
+    title = "a confidence" if score == "max_softmax" else f"a score ({score})"
+    point = operating_point(scores.misclassification, risk=risk, level=scores.level)
+    if point is None:
+        return f"No threshold keeps errors at {100 * risk:g}% of what is accepted."
+    return (
+        f"To be wrong at most {100 * risk:g}% of the time, accept predictions with {title} of at least "
+        f"{threshold_text(point.threshold)}: that keeps {point.coverage:.1%} of them, of which {point.risk:.1%} are "
+        f"wrong ({point.low:.1%} to {point.high:.1%})."
+    )
+
+
+def temperature_sentence(tried: Recalibration) -> str:
+    """What temperature scaling would change."""
+    before, after = tried.before[Key.ECE], tried.after[Key.ECE]
+    return (
+        f"Temperature scaling (T = {tried.temperature:.3f}, {tried.state}, fitted on {tried.fitted_on:,} samples) "
+        f"would move ECE on {tried.measured_on:,} others from {before.value:.2%} "
+        f"({before.low:.2%} to {before.high:.2%}) to {after.value:.2%} ({after.low:.2%} to {after.high:.2%})."
+    )
+
+
+def worst_classes_sentence(scores: Scores) -> str:
+    """The classes whose error is likely more than noise, and how many of them noise alone would give."""
+    clear = [row for row in worst_classes(scores, most=scores.classes) if row.low > 0 and row.ece > row.floor]
+    if not clear:
+        return "No class has a calibration error that is clearly more than noise."
+    listed = ", ".join(f"{row.name} ({row.ece:.2%}, {row.low:.2%} to {row.high:.2%})" for row in clear[:3])
+    # Each interval by itself has a chance of (1 - level) / 2 to begin above 0; of many classes some always do.
+    chance = scores.classes * (1 - scores.level) / 2
+    return (
+        f"Worst calibrated: {listed}. The intervals of {len(clear):,} of {scores.classes:,} classes lie above 0; with "
+        f"perfect calibration about {chance:.2g} would."
+    )

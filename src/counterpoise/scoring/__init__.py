@@ -1,0 +1,10 @@
+"""From predictions on disk to scores: streamed, grouped, compared in pairs, and tried with a temperature."""
+
+from counterpoise._extras import require
+
+require("pyarrow", extra="report", purpose="scoring files of predictions")
+
+from counterpoise.scoring.files import score_files  # noqa: E402
+from counterpoise.scoring.model import Progress  # noqa: E402
+
+__all__ = ["Progress", "score_files"]

@@ -1,0 +1,261 @@
+"""`ModelScorer`: the files of one model, read batch by batch."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from counterpoise.metrics import Performance, Scores, Stream, TopLabelCalibration
+from counterpoise.metrics.accumulate import ScoreAccumulator
+from counterpoise.metrics.comparison import GROUPS, GroupedSums
+from counterpoise.metrics.inputs import PredictionBatch
+from counterpoise.metrics.measures import Estimates
+from counterpoise.metrics.scores import GroupScores, Source
+from counterpoise.predictions import Category, PredictionFile, PredictionFileError, Predictions
+from counterpoise.scoring.pairing import Numbers, SampleRegister
+from counterpoise.scoring.prefetch import read_ahead
+from counterpoise.scoring.recalibration import Reservoir, try_temperature
+from counterpoise.scoring.rows import Mask, RowKinds, checked
+from counterpoise.scoring.sampling import mixed
+
+EXACT_SAMPLES = 1_000_000
+"""Up to this many samples ranks are exact; beyond, they come from a fine histogram with a stated error bound."""
+
+_SALT = 0
+
+Progress = Callable[[str, int, int | None], None]
+"""Takes the file's name, the rows done, and the number of all rows where it is known."""
+
+GroupKey = tuple[str | None, str | None, int | None]
+"""Domain, corruption, severity."""
+
+
+class ModelScorer:
+    """Gathers what `Scores` needs from one model's file, and from files of foreign samples.
+
+    Clean and corrupted samples are kept apart: the headline is about the clean ones, where there are any.
+    """
+
+    def __init__(self, file: PredictionFile, *, score: str, bins: int, level: float, paired: bool) -> None:
+        self.file, self.bins, self.level = file, bins, level
+        self.paired = self.foreign_paired = paired
+        self._clean, self._corrupted = (
+            _Part(file.classes, score=score, bins=bins, level=level, paired=paired) for _ in range(2)
+        )
+        self._groups: dict[GroupKey, tuple[Stream[Estimates], Stream[Estimates]]] = {}
+        self._unlabelled = 0
+        self._data_sets: dict[str, None] = {}
+        self._splits: dict[str, None] = {}
+
+    @property
+    def grouped(self) -> GroupedSums:
+        """What a comparison needs of the samples that the headline is about."""
+        grouped = self._headline.grouped
+        assert grouped is not None  # noqa: S101
+        return grouped
+
+    @property
+    def _headline(self) -> "_Part":
+        return self._clean if self._clean.accumulator.samples else self._corrupted
+
+    def read(self, register: SampleRegister | None, *, is_first: bool, progress: Progress | None) -> None:
+        """Read the model's own file."""
+        row = 0
+        for table, first_row in _tables(self.file, progress, ids=register is not None):
+            numbers = _numbers(table, first_row, register if self.paired else None, is_first=is_first)
+            self.paired = self.paired and numbers is not None
+            row = first_row + len(table)
+            self._add(table, np.arange(first_row, row) if numbers is None else numbers, first_row)
+        self.paired = self.paired and (register is None or row == len(register))
+        if not self._headline.accumulator.samples:
+            raise PredictionFileError(f"{self.file.path}: it holds no labelled in-distribution sample")
+
+    def read_foreign(
+        self,
+        file: PredictionFile,
+        name: str,
+        register: SampleRegister | None,
+        *,
+        is_first: bool,
+        progress: Progress | None,
+    ) -> None:
+        """Read a file of foreign samples; a set has the name of its rows' data set, else `name`."""
+        if (file.kind, file.classes) != (self.file.kind, self.file.classes):
+            raise PredictionFileError(
+                f"{file.path}: it holds {file.kind} for {file.classes} classes, "
+                f"{self.file.path} holds {self.file.kind} for {self.file.classes}"
+            )
+        for table, first_row in _tables(file, progress, ids=register is not None):
+            numbers = _numbers(table, first_row, register if self.foreign_paired else None, is_first=is_first)
+            self.foreign_paired = self.foreign_paired and numbers is not None
+            self._add_foreign(table, np.ones(len(table), bool), numbers, first_row, path=file, name=name)
+
+    def compute(self) -> Scores:
+        """The scores of all that was read."""
+        names, headline = self.file.header.class_names, self._headline
+        notices = list(self.file.notices)
+        if self._unlabelled:
+            notices.append(f"{self.file.path}: {self._unlabelled:,} rows without a label were left out")
+        if headline is self._clean and self._corrupted.accumulator.samples:
+            notices.append(
+                f"{self.file.path}: {self._corrupted.accumulator.samples:,} corrupted samples are not in the headline: "
+                "they are shown by severity, or by group"
+            )
+        return replace(
+            headline.accumulator.compute(),
+            groups=self._group_scores(),
+            recalibration=try_temperature(headline.reservoir, bins=self.bins, level=self.level),
+            class_names=None if names is None else list(names),
+            source=self._source(notices),
+        )
+
+    def _add(self, table: Predictions, numbers: Numbers, first_row: int) -> None:
+        self._data_sets |= _names(table.data_set)
+        self._splits |= _names(table.split)
+        kinds = RowKinds.of(table)
+        labelled = kinds.clean | kinds.corrupted
+        self._unlabelled += int((~labelled & ~kinds.foreign).sum())
+        if labelled.any():
+            batch = _checked(self.file, table, labelled, labelled=True, first_row=first_row)
+            for part, mask in ((self._clean, kinds.clean), (self._corrupted, kinds.corrupted)):
+                rows = mask[labelled]
+                if rows.any():
+                    part.add(_taken(batch, rows), numbers[labelled][rows], paired=self.paired)
+            for key, rows in _group_rows(table, labelled):
+                streams = self._groups.setdefault(key, self._group_streams())
+                for stream in streams:
+                    stream.update_checked(_taken(batch, rows))
+        if kinds.foreign.any():
+            self._add_foreign(table, kinds.foreign, numbers if self.paired else None, first_row, path=self.file)
+
+    def _add_foreign(
+        self,
+        table: Predictions,
+        foreign: Mask,
+        numbers: Numbers | None,
+        first_row: int,
+        *,
+        path: PredictionFile,
+        name: str = "foreign",
+    ) -> None:
+        batch = _checked(path, table, foreign, labelled=False, first_row=first_row)
+        data_set = Category.of(name, len(table)) if table.data_set is None else table.data_set
+        codes = data_set.codes[foreign]
+        for code in np.unique(codes).tolist():
+            rows = codes == code
+            title = data_set.names[code] if code >= 0 else name
+            for part in (self._clean, self._corrupted):
+                part.add_foreign(title, _taken(batch, rows), None if numbers is None else numbers[foreign][rows])
+
+    def _group_streams(self) -> tuple[Stream[Estimates], Stream[Estimates]]:
+        return Stream(Performance(level=self.level)), Stream(TopLabelCalibration(bins=self.bins, level=self.level))
+
+    def _group_scores(self) -> list[GroupScores]:
+        def order(key: GroupKey) -> tuple[str, str, int]:
+            return key[0] or "", key[1] or "", key[2] or 0
+
+        scores = []
+        for key in sorted(self._groups, key=order):
+            performance, top_label = self._groups[key]
+            samples = int(performance.sums["count"])
+            scores.append(GroupScores(*key, samples, performance.compute() | top_label.compute()))
+        return scores
+
+    def _source(self, notices: list[str]) -> Source:
+        header = self.file.header
+        return Source(
+            path=str(self.file.path),
+            digest=self.file.digest,
+            kind=self.file.kind,
+            members=self.file.members,
+            model=header.model,
+            method=header.method,
+            seed=header.seed,
+            config_digest=header.config_digest,
+            data_sets=list(self._data_sets),
+            splits=list(self._splits),
+            versions=dict(header.versions),
+            notices=notices,
+        )
+
+
+class _Part:
+    """What is gathered from the clean samples, or from the corrupted ones."""
+
+    def __init__(self, classes: int, *, score: str, bins: int, level: float, paired: bool) -> None:
+        self.accumulator = ScoreAccumulator(
+            classes=classes, score=score, bins=bins, level=level, exact_samples=EXACT_SAMPLES
+        )
+        self.reservoir = Reservoir(classes)
+        self.grouped = GroupedSums(classes=classes, bins=bins, score=score) if paired else None
+
+    def add(self, batch: PredictionBatch, numbers: Numbers, *, paired: bool) -> None:
+        self.accumulator.update(batch)
+        self.reservoir.add(batch, numbers)
+        if self.grouped is not None and paired:
+            self.grouped.update(batch, _group_of(numbers))
+
+    def add_foreign(self, name: str, batch: PredictionBatch, numbers: Numbers | None) -> None:
+        self.accumulator.update_foreign(name, batch)
+        if self.grouped is not None and numbers is not None:
+            self.grouped.update_foreign(name, batch, _group_of(numbers))
+
+
+def _tables(file: PredictionFile, progress: Progress | None, *, ids: bool) -> Iterator[tuple[Predictions, int]]:
+    """Batches of a file with the number of their first row."""
+    row = 0
+    for table in read_ahead(file.batches(ids=ids)):
+        yield table, row
+        row += len(table)
+        if progress is not None:
+            progress(file.path.name, row, file.rows)
+
+
+def _numbers(table: Predictions, first_row: int, register: SampleRegister | None, *, is_first: bool) -> Numbers | None:
+    if register is None:
+        return None
+    return register.add(table) if is_first else register.find(table, first_row)
+
+
+def _checked(
+    file: PredictionFile, table: Predictions, rows: Mask, *, labelled: bool, first_row: int
+) -> PredictionBatch:
+    try:
+        return checked(table, rows, labelled=labelled, first_row=first_row)
+    except ValueError as error:
+        raise PredictionFileError(f"{file.path}: {error}") from None
+
+
+def _taken(batch: PredictionBatch, rows: Mask) -> PredictionBatch:
+    return batch if rows.all() else batch.take(torch.from_numpy(rows))
+
+
+def _names(category: Category | None) -> dict[str, None]:
+    return {} if category is None else dict.fromkeys(category.names)
+
+
+def _group_of(numbers: Numbers) -> torch.Tensor:
+    groups: NDArray[np.int64] = (mixed(numbers, salt=_SALT) % np.uint64(GROUPS)).astype(np.int64)
+    return torch.from_numpy(groups)
+
+
+def _group_rows(table: Predictions, labelled: Mask) -> Iterator[tuple[GroupKey, Mask]]:
+    """The distinct domains, corruptions and severities of the labelled rows, with the rows of each."""
+    if table.domain is None and table.corruption is None and table.severity is None:
+        return
+    none = np.full(len(table), -1, np.int64)
+    columns = [
+        none if table.domain is None else table.domain.codes,
+        none if table.corruption is None else table.corruption.codes,
+        none if table.severity is None else table.severity,
+    ]
+    keys, index = np.unique(np.stack(columns, -1)[labelled], axis=0, return_inverse=True)
+    for place, (domain, corruption, severity) in enumerate(keys.tolist()):
+        key = (
+            None if domain < 0 or table.domain is None else table.domain.names[domain],
+            None if corruption < 0 or table.corruption is None else table.corruption.names[corruption],
+            None if table.severity is None else int(severity),
+        )
+        yield key, index.reshape(-1) == place

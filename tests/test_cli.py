@@ -1,0 +1,146 @@
+"""The command line as a person uses it: tables that fit, one-line errors, documented exit codes."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoise import cli
+from counterpoise.metrics.comparison import Evaluation
+from counterpoise.predictions import Header, Predictions, write_predictions
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two models on the same samples, the second much overconfident, with predictions for foreign samples."""
+    target = tmp_path_factory.mktemp("predictions")
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(800, 3, generator=generator)
+    labels = torch.multinomial(torch.softmax(logits, -1), 1, generator=generator).squeeze(-1)
+    foreign = torch.randn(200, 3, generator=generator)
+    for name, factor in (("honest", 1.0), ("loud", 3.0)):
+        header = Header(class_names=("cat", "dog", "=cmd"), model="net", method=name)
+        table = Predictions.of(logits=factor * logits, labels=labels, severity=np.arange(800) % 2, header=header)
+        write_predictions(target / f"{name}.parquet", table)
+        write_predictions(target / f"{name}_ood.parquet", Predictions.of(logits=factor * foreign, header=header))
+    return target
+
+
+def run(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["counterpoise", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    printed = capsys.readouterr()
+    return stop.value.code, printed.out, printed.err
+
+
+def test_a_table_for_one_model(folder, monkeypatch, capsys):
+    code, out, err = run(monkeypatch, capsys, "evaluate", folder / "loud.parquet", "--ood", folder / "loud_ood.parquet")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 100
+    assert "overconfident by" in out
+    assert "noise floor" in out
+    assert "In-distribution from loud_ood" in out
+    assert "Temperature scaling (T = " in out
+    assert "400 corrupted samples" in err
+
+
+def test_a_comparison_marks_what_is_beyond_chance(folder, monkeypatch, capsys):
+    models = [folder / "honest.parquet", folder / "loud.parquet"]
+    foreign = [folder / "honest_ood.parquet", folder / "loud_ood.parquet"]
+    code, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--ood", *foreign)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 100
+    (ece,) = (line for line in out.splitlines() if line.startswith("ECE, %") and "+" not in line)
+    assert ece.count("*") == 1
+    accuracy = [line for line in out.splitlines() if line.startswith("Accuracy")]
+    assert not any("*" in line for line in accuracy)  # scaling changes no prediction
+
+
+def test_every_other_form(folder, monkeypatch, capsys):
+    models = [folder / "honest.parquet", folder / "loud.parquet"]
+    _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--json")
+    evaluation = Evaluation.from_json(out)
+    assert json.loads(out)["schema"] == "counterpoise.evaluation"
+    _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    (ece,) = (row for row in rows if row["model"] == "net loud" and row["measure"] == "ece")
+    assert float(ece["value"]) == evaluation.models[1]["ece"].value
+    _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--markdown")
+    assert "| ECE, %" in out
+    _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--latex")
+    assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") == 2
+
+
+def test_report_and_figures(folder, tmp_path, monkeypatch, capsys):
+    page, figures = tmp_path / "report.html", tmp_path / "figures"
+    arguments = [folder / "loud.parquet", "--html", page, "--figures", figures, "--risk", "0.3", "--bins", "10"]
+    code, out, _ = run(monkeypatch, capsys, "evaluate", *arguments)
+    assert code == 0
+    assert "wrong at most 30%" in page.read_text(encoding="utf-8")
+    names = {path.name for path in figures.iterdir()}
+    assert {"reliability.png", "reliability.svg", "risk_coverage.png", "severity.svg"} <= names
+    assert "10 bins" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.parquet"], "missing.parquet"),
+        (["broken.parquet"], "broken.parquet: "),
+        (["notes.txt"], "told by the suffix"),
+        (["honest.parquet", "--bins", "0"], "bins must be at least 1"),
+        (["honest.parquet", "--risk", "2"], "--risk must lie between 0 and 1"),
+        (["honest.parquet", "--level", "1"], "level must lie between 0 and 1"),
+        (["honest.parquet", "--score", "magic"], "magic"),
+        (["honest.parquet", "--json", "--csv"], "choose one of"),
+        (["honest.parquet", "loud.parquet", "--ood", "honest_ood.parquet"], "2 models and 1 files"),
+        ([], "at least one file"),
+        (["honest.parquet", "--html", "no/such/folder/report.html"], "no/such/folder"),
+    ],
+)
+def test_errors_are_one_line_and_exit_with_1(folder, monkeypatch, capsys, arguments, message):
+    (folder / "broken.parquet").write_bytes(b"PAR1 and nothing else")
+    (folder / "notes.txt").write_text("hello")
+    monkeypatch.chdir(folder)
+    code, out, err = run(monkeypatch, capsys, "evaluate", *arguments)
+    assert code == 1
+    assert out == ""
+    lines = [line for line in err.splitlines() if not line.startswith("counterpoise: note:")]
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_a_command_line_that_is_not_understood_exits_with_2(monkeypatch, capsys):
+    assert run(monkeypatch, capsys, "evaluate", "a.parquet", "--bins", "many")[0] == 2
+
+
+def test_progress_goes_to_standard_error(folder, monkeypatch, capsys):
+    monkeypatch.setattr("counterpoise.cli.progress._PATIENCE", 0.0)
+    _, out, err = run(monkeypatch, capsys, "evaluate", folder / "honest.parquet", "--json")
+    assert "honest.parquet: 800 of 800 rows, 100%" in err
+    Evaluation.from_json(out)
+
+
+def test_a_reader_that_goes_away_is_no_error(folder):
+    command = f"{sys.executable} -m counterpoise.cli evaluate {folder / 'honest.parquet'} --json | head -c 10"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)  # noqa: S602
+    assert done.stderr.count("Traceback") == 0
+    assert "Broken pipe" not in done.stderr
+
+
+def test_other_commands_need_none_of_the_report_s_libraries():
+    code = (
+        "import sys; sys.argv = ['counterpoise', 'info']\n"
+        "from counterpoise import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('pyarrow', 'matplotlib', 'jinja2', 'sklearn') if name in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-1] == "[]"

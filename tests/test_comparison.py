@@ -1,0 +1,186 @@
+"""Paired differences: right on average, no wider than they need be, and blind to the order of files."""
+
+import numpy as np
+import pytest
+import torch
+
+import counterpoise
+from counterpoise.metrics.comparison import (
+    GROUPS,
+    Comparison,
+    Difference,
+    GroupedSums,
+    compare,
+    jackknife_error,
+    student_quantile,
+)
+from counterpoise.metrics.estimates import Estimate, Key
+from counterpoise.metrics.inputs import prediction_table
+from counterpoise.predictions import Predictions, write_predictions
+from counterpoise.scoring import score_files
+from counterpoise.scoring.sampling import mixed
+
+K = 5
+
+
+def two_models(n: int, seed: int, *, sharper: float = 1.0):
+    """Predictions of two noisy readers of the same samples, the second more confident."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = 2 * torch.randn(n, K, generator=generator)
+    labels = torch.multinomial(torch.softmax(truth, -1), 1, generator=generator).squeeze(-1)
+    first, second = (truth + 0.6 * torch.randn(n, K, generator=generator) for _ in range(2))
+    return labels, first, sharper * second
+
+
+def compared(labels, *models):
+    groups = torch.from_numpy((mixed(np.arange(len(labels)), salt=0) % np.uint64(GROUPS)).astype(np.int64))
+    grouped = []
+    for logits in models:
+        sums = GroupedSums(classes=K, bins=15, score="max_softmax")
+        sums.update(prediction_table(logits=logits, labels=labels).checked_rows(), groups)
+        grouped.append(sums)
+    return compare([counterpoise.evaluate(logits=m, labels=labels) for m in models], grouped, level=0.95)
+
+
+def test_standard_errors_are_those_of_the_mean_difference():
+    labels, first, second = two_models(4000, 0)
+    (difference,) = compared(labels, first, second).differences
+    hits = [(logits.argmax(-1) == labels).double() for logits in (first, second)]
+    nll = [torch.nn.functional.cross_entropy(logits, labels, reduction="none").double() for logits in (first, second)]
+    for key, (one, other) in {Key.ACCURACY: hits, Key.NLL: nll}.items():
+        expected = other - one
+        half = student_quantile(0.95, GROUPS - 1) * float(expected.std()) / len(labels) ** 0.5
+        estimate = difference.estimates[key]
+        assert estimate.value == pytest.approx(float(expected.mean()), abs=1e-6)
+        assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("sharper", "repetitions", "fewest"),
+    [
+        # With a coverage of 95%, fewer hits than these have a probability below 1 in 1,000.
+        (1.0, 20, 15),
+        (1.4, 20, 15),
+        pytest.param(1.0, 400, 365, marks=pytest.mark.long),
+        pytest.param(1.4, 400, 365, marks=pytest.mark.long),
+    ],
+)
+def test_intervals_hold_the_difference_of_the_population(sharper, repetitions, fewest, monkeypatch):
+    monkeypatch.setattr("counterpoise.functional.intervals.BOOTSTRAP_RESAMPLES", 2)  # only values are needed
+    size = 1500
+    labels, first, second = two_models(repetitions * size + 100_000, 99, sharper=sharper)
+    whole = [counterpoise.evaluate(logits=logits, labels=labels) for logits in (first, second)]
+    hits: dict[Key, int] = {}
+    for start in range(0, repetitions * size, size):
+        rows = slice(start, start + size)
+        (difference,) = compared(labels[rows], first[rows], second[rows]).differences
+        for key, estimate in difference.estimates.items():
+            covered = estimate.low <= whole[1][key].value - whole[0][key].value <= estimate.high
+            hits[key] = hits.get(key, 0) + covered
+    assert len(hits) == 14
+    assert min(hits.values()) >= fewest, hits
+
+
+def test_a_model_does_not_differ_from_itself():
+    labels, first, _ = two_models(1000, 1)
+    (difference,) = compared(labels, first, first).differences
+    for estimate in difference.estimates.values():
+        assert estimate.value == 0
+        assert estimate.low <= 0 <= estimate.high
+
+
+def test_best_is_named_only_beyond_chance():
+    def difference(first, second, low, high):
+        estimate = Estimate((low + high) / 2, low, high)
+        return Difference(
+            first, second, {Key.ECE: estimate, Key.ACCURACY: estimate}, {"svhn": {Key.FPR_AT_TPR95: estimate}}
+        )
+
+    clear = Comparison(
+        100, 0.95, [difference(0, 1, -0.03, -0.01), difference(0, 2, -0.02, 0.01), difference(1, 2, 0.01, 0.02)]
+    )
+    assert clear.best(Key.ECE, [0.05, 0.03, 0.045]) == 1
+    assert clear.best(Key.ACCURACY, [0.9, 0.88, 0.895]) is None  # 0 leads, and 2 is within chance of it
+    assert clear.best(Key.ECE, [0.05, float("nan"), 0.04]) is None
+    assert clear.best(Key.ECE, [0.02, 0.03, 0.045]) is None  # biased values lead where the intervals point elsewhere
+    assert clear.best(Key.MEAN_GAP, [0.05, 0.03, 0.04]) is None  # neither high nor low is better
+    assert clear.best(Key.FPR_AT_TPR95, [0.9, 0.7, 0.8], ood="svhn") == 1
+    assert clear.best(Key.FPR_AT_TPR95, [0.9, 0.7, 0.8], ood="unknown") is None
+
+
+def test_naming_the_best_of_more_models_takes_wider_intervals():
+    labels, first, second = two_models(1000, 2)
+    pair, triple = compared(labels, first, second), compared(labels, first, second, first + second)
+    assert (pair.level, triple.level) == (0.95, 0.975)
+    assert [(d.first, d.second) for d in triple.differences] == [(0, 1), (0, 2), (1, 2)]
+    width = [c.differences[0].estimates[Key.NLL] for c in (pair, triple)]
+    assert width[1].high - width[1].low > width[0].high - width[0].low
+
+
+def test_students_quantile_against_scipy():
+    scipy_stats = pytest.importorskip("scipy.stats")
+    for level in (0.9, 0.95, 0.99):
+        assert student_quantile(level, 99) == pytest.approx(scipy_stats.t.ppf(0.5 + level / 2, 99), rel=1e-4)
+
+
+def test_jackknife_of_a_mean_is_its_standard_error():
+    values = torch.randn(100, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    left_out = (values.sum() - values.sum(-1)) / (values.numel() - 7)
+    assert jackknife_error(left_out) == pytest.approx(float(values.mean(-1).std() / 10), rel=1e-9)
+
+
+def files(tmp_path, labels, models, *, ids=None, orders=None, foreign=None):
+    paths, beside = [], []
+    for index, logits in enumerate(models):
+        order = torch.arange(len(labels)) if orders is None else orders[index]
+        table = Predictions.of(
+            logits=logits[order], labels=labels[order], ids=order.numpy() if ids is None else [ids[i] for i in order]
+        )
+        paths.append(tmp_path / f"model{index}.parquet")
+        write_predictions(paths[-1], table)
+        if foreign is not None:
+            beside.append(tmp_path / f"foreign{index}.parquet")
+            write_predictions(beside[-1], Predictions.of(logits=foreign[index]))
+    return paths, beside
+
+
+@pytest.mark.parametrize("text_ids", [False, True])
+def test_files_in_another_order_give_the_same_comparison(tmp_path, text_ids):
+    labels, first, second = two_models(900, 4, sharper=1.5)
+    ids = [f"image {index}" for index in range(900)] if text_ids else None
+    foreign = [torch.randn(200, K), torch.randn(200, K)]
+    paths, beside = files(tmp_path, labels, [first, second], ids=ids, foreign=foreign)
+    straight = score_files(paths, ood=beside)
+    shuffled = torch.randperm(900, generator=torch.Generator().manual_seed(5))
+    orders = [torch.arange(900), shuffled]
+    paths, beside = files(tmp_path, labels, [first, second], ids=ids, orders=orders, foreign=foreign)
+    turned = score_files(paths, ood=beside)
+    for one, other in zip(straight.comparison.differences, turned.comparison.differences, strict=True):
+        assert set(one.ood) == {"foreign"}
+        for key, estimate in (one.estimates | one.ood["foreign"]).items():
+            same = (other.estimates | other.ood["foreign"])[key]
+            assert (estimate.low, estimate.high) == pytest.approx((same.low, same.high), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("change", ["other ids", "fewer rows", "other labels", "text ids"])
+def test_other_samples_are_not_compared(tmp_path, change):
+    labels, first, second = two_models(300, 6)
+    write_predictions(tmp_path / "a.parquet", Predictions.of(logits=first, labels=labels))
+    rows, of_second = slice(0, 299 if change == "fewer rows" else 300), labels.clone()
+    if change == "other labels":
+        of_second[7] = (of_second[7] + 1) % K
+    ids = {"other ids": np.arange(1, 301), "text ids": [str(i) for i in range(300)]}.get(change, np.arange(300)[rows])
+    table = Predictions.of(logits=second[rows], labels=of_second[rows], ids=ids)
+    write_predictions(tmp_path / "b.parquet", table)
+    evaluation = score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"])
+    assert evaluation.comparison is None
+    assert any("not compared" in notice for notice in evaluation.notices)
+    assert [model.source.name for model in evaluation.models] == ["a", "b"]
+
+
+def test_the_same_file_twice_gets_two_names(tmp_path):
+    labels, first, _ = two_models(300, 7)
+    write_predictions(tmp_path / "a.parquet", Predictions.of(logits=first, labels=labels))
+    evaluation = score_files([tmp_path / "a.parquet"] * 2)
+    assert [model.source.name for model in evaluation.models] == ["a (1)", "a (2)"]
+    assert evaluation.comparison is not None

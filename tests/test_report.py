@@ -1,0 +1,267 @@
+"""Figures and sentences: the numbers in them are those of the metrics, and no name can harm them."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.text import Text
+
+import evaluations as made
+import oracles
+from counterpoise._text import shown
+from counterpoise.functional.intervals import wilson_interval
+from counterpoise.metrics import Key
+from counterpoise.metrics.comparison import Evaluation
+from counterpoise.metrics.selective import operating_point
+from counterpoise.report import figures, gallery, sentences
+from counterpoise.report.data import threshold_text
+from counterpoise.report.style import DARK, LIGHT, THEMES
+
+ODD_NAMES = (
+    r"$\frac{x$", "$x_1$ costs \\$5", "two\nlines", "\x00\x07\x1b[31mred\x1b[0m", "🙂 emoji 👩‍💻", "_hidden", "", " " * 9,
+    "a very long name " * 40, "中文模型名称", "שלום עולם", "বাংলা தமிழ்", "\u202eevil", "\ud800", "{}%s&<\"'`|", "\u0301" * 5,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scores():
+    return made.scores(0)
+
+
+@pytest.fixture(scope="module")
+def three():
+    return made.evaluation(3)
+
+
+def artists(figure, gid):
+    return [artist for artist in figure.findobj() if artist.get_gid() == gid]
+
+
+def lines(figure, gid):
+    """The points of every line with that gid."""
+    return [np.stack(artist.get_data(), -1) for artist in artists(figure, gid)]
+
+
+def test_reliability_diagram_shows_the_bins_of_the_raw_predictions(scores):
+    data, figure = made.raw(0), figures.reliability(scores)
+    p = torch.softmax(data.logits.double(), -1).numpy()
+    confidence, right = p.max(1), p.argmax(1) == data.labels.numpy()
+    place = np.minimum((confidence * made.BINS).astype(int), made.BINS - 1)
+    occupied = [b for b in range(made.BINS) if (place == b).any()]
+    expected = np.array([(confidence[place == b].mean(), right[place == b].mean()) for b in occupied])
+    points = lines(figure, "accuracy")[0]
+    assert points == pytest.approx(expected, abs=1e-6)
+    (segments,) = (artist.get_segments() for artist in artists(figure, "interval"))
+    for b, segment, point in zip(occupied, segments, points, strict=True):
+        assert segment[:, 0] == pytest.approx([point[0]] * 2)
+        assert segment[:, 1] == pytest.approx(wilson_interval(right[place == b].sum(), (place == b).sum(), level=0.9))
+    bars, shares = artists(figure, "bars"), artists(figure, "histogram")
+    assert [bar.get_x() for bar in bars] == pytest.approx([b / made.BINS for b in occupied])
+    assert [bar.get_height() for bar in bars] == pytest.approx(points[:, 1])
+    share = np.array([bar.get_height() for bar in shares])
+    assert share == pytest.approx([(place == b).mean() for b in occupied])
+    assert share.sum() == pytest.approx(1)
+    assert share @ abs(points[:, 0] - points[:, 1]) == pytest.approx(scores[Key.ECE].value, abs=1e-9)
+    assert share @ (points[:, 0] - points[:, 1]) == pytest.approx(scores[Key.MEAN_GAP].value, abs=1e-9)
+    assert scores[Key.ECE].value == pytest.approx(oracles.ece(p, data.labels.numpy(), made.BINS), abs=1e-6)
+    assert lines(figure, "accuracy")[1][0, 0] == pytest.approx(right.mean())
+    assert lines(figure, "confidence")[0][0, 0] == pytest.approx(confidence.mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize("ood", [None, *made.FOREIGN_SETS])
+def test_detection_curves_hold_the_measures(three, ood):
+    figure = figures.detection(three.models, ood=ood)
+    curves, marks = lines(figure, "rates"), lines(figure, "fpr95")
+    for model, scores, curve, mark in zip(range(3), three.models, curves, marks, strict=True):
+        ranking = scores.misclassification if ood is None else scores.ood[ood]
+        assert curve[0].tolist() == [0, 0]
+        assert curve[-1].tolist() == [1, 1]
+        assert (np.diff(curve, axis=0) >= 0).all()
+        assert np.trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(ranking.estimates[Key.AUROC].value, abs=0.01)
+        data = made.raw(model)
+        p = torch.softmax(data.logits.double(), -1).numpy()
+        score, positive = p.max(1), p.argmax(1) == data.labels.numpy()
+        if ood is not None:
+            outside = torch.softmax(data.foreign[ood].double(), -1).amax(-1).numpy()
+            score, positive = np.r_[score, outside], np.arange(len(score) + len(outside)) < len(score)
+        assert mark[0] == pytest.approx([oracles.fpr_at_tpr(score, positive), 0.95], abs=0.005)
+        assert mark[0, 0] == ranking.estimates[Key.FPR_AT_TPR95].value
+
+
+@pytest.mark.parametrize("risk", [0.02, 0.1, 0.3, 0.9])
+def test_risk_coverage_ends_at_the_error_rate_and_marks_the_largest_coverage(three, risk):
+    figure = figures.risk_coverage(three.models, risk=risk)
+    marks = iter(lines(figure, "operating_point"))
+    for scores, curve in zip(three.models, lines(figure, "risk_coverage"), strict=True):
+        assert curve[-1] == pytest.approx([1, 1 - scores[Key.ACCURACY].value])
+        within = curve[curve[:, 1] <= risk]
+        if len(within):
+            assert next(marks)[0].tolist() == within[within[:, 0].argmax()].tolist()
+    assert next(marks, None) is None
+    assert lines(figure, "risk")[0][0, 1] == risk
+
+
+def test_classwise_figure_shows_the_surest_errors_first(scores):
+    figure, table = figures.classwise(scores), scores.by_class
+    order = sorted(range(made.CLASSES), key=lambda k: -table.low[k])
+    assert lines(figure, "ece")[0][:, 0] / 100 == pytest.approx([table.ece[k] for k in order])
+    assert lines(figure, "floor")[0][:, 0] / 100 == pytest.approx([table.floor[k] for k in order])
+    (segments,) = (artist.get_segments() for artist in artists(figure, "interval"))
+    for k, segment in zip(order, segments, strict=True):
+        assert segment[:, 0] / 100 == pytest.approx([table.low[k], table.high[k]])
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == [made.CLASS_NAMES[k] for k in order]
+    data = made.raw(0)
+    p, y = torch.softmax(data.logits.double(), -1).numpy(), data.labels.numpy()
+    assert np.mean(table.ece) == pytest.approx(oracles.classwise_ece(p, y, made.BINS), abs=1e-6)
+
+
+def test_severity_boxes_hold_the_groups(three):
+    figure = figures.severity(three.models)
+    for index, scores in enumerate(three.models):
+        for severity in range(4):
+            ece = [100 * g.estimates[Key.ECE].value for g in scores.groups if g.severity == severity]
+            (points,), (median,) = (lines(figure, f"{name} {index} {severity}") for name in ("ece", "median"))
+            assert points[:, 1].tolist() == ece
+            assert median[:, 1] == pytest.approx([np.median(ece)] * 2)
+
+
+def test_recalibration_shows_both_series(scores):
+    figure, tried = figures.recalibration(scores), scores.recalibration
+    for points, table, measured in zip(
+        lines(figure, "accuracy"), (tried.bins_before, tried.bins_after), (tried.before, tried.after), strict=True
+    ):
+        count, hits, total = (np.array(getattr(table, name)) for name in ("count", "hits", "confidence"))
+        on = count > 0
+        assert points == pytest.approx(np.stack([total[on] / count[on], hits[on] / count[on]], -1))
+        share = count[on] / tried.measured_on
+        assert share @ abs(points[:, 0] - points[:, 1]) == pytest.approx(measured[Key.ECE].value, abs=1e-6)
+    with pytest.raises(ValueError, match="no recalibration"):
+        figures.recalibration(replace(scores, recalibration=None))
+
+
+def test_what_is_not_there_is_refused(scores, tmp_path):
+    with pytest.raises(ValueError, match="no foreign samples 'mnist'; there are svhn, dtd"):
+        figures.detection(scores, ood="mnist")
+    with pytest.raises(ValueError, match="no scores to draw"):
+        figures.reliability([])
+    with pytest.raises(ValueError, match=r"written as \.png, \.svg, \.pdf, not 'a\.bmp'"):
+        figures.save_figure(figures.classwise(scores), tmp_path / "a.bmp")
+
+
+def test_files_are_the_same_to_the_byte_whenever_and_however_often_they_are_drawn(scores, tmp_path):
+    figure = figures.risk_coverage(scores)
+    for suffix, magic in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")):
+        written = []
+        for number, drawn in enumerate((figure, figure, figures.risk_coverage(scores))):
+            path = tmp_path / f"{number}.{suffix}"
+            figures.save_figure(drawn, path)
+            written.append(path.read_bytes())
+        assert written[0].startswith(magic)
+        assert written[0] == written[1] == written[2], suffix
+
+
+def test_themes_share_no_ink(three):
+    drawn = gallery.drawn(three, risk=0.2)
+    assert set(drawn) == {
+        "reliability", "risk_coverage", "misclassification", "ood_1_svhn", "ood_2_dtd", "severity",
+        *(f"{kind}_{number}_net-{number - 1}" for number in (1, 2, 3) for kind in ("classwise", "temperature")),
+    }  # fmt: skip
+    for theme, other in ((THEMES["light"], DARK), (THEMES["dark"], LIGHT)):
+        svg = figures.as_svg(figures.severity(three.models, theme=theme)) + figures.as_svg(
+            figures.classwise(three.models[0], theme=theme)
+        )
+        assert theme.ink in svg
+        for colour in (other.ink, other.muted, other.grid, "#000000"):
+            assert colour not in svg
+
+
+def test_seven_models_look_different(scores):
+    looks = [
+        (line.get_color(), line.get_linestyle(), line._unscaled_dash_pattern)
+        for line in artists(figures.risk_coverage([scores] * 7), "risk_coverage")
+    ]
+    assert len({str(look) for look in looks}) == 7
+
+
+def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone(tmp_path):
+    code = (
+        "import sys, matplotlib; before = repr(matplotlib.rcParams.copy()); from counterpoise import evaluate;"
+        "from counterpoise.report import figures;"
+        "scores = evaluate(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], labels=[0, 1, 1]);"
+        f"figures.save_figure(figures.reliability(scores), {str(tmp_path / 'a.png')!r});"
+        "assert 'matplotlib.pyplot' not in sys.modules; assert repr(matplotlib.rcParams.copy()) == before"
+    )
+    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)
+def test_any_name_can_be_drawn(scores, name):
+    odd = made.renamed(scores, name)
+    foreign = next(iter(odd.ood))
+    assert "<svg" in figures.as_svg(figures.classwise(odd))
+    with figures._drawing():
+        figures.detection([odd, odd], ood=foreign).draw_without_rendering()
+    if name.strip() and name != "\u0301" * 5:
+        legend = figures.risk_coverage([odd, odd]).axes[0].get_legend()
+        assert [text.get_text().strip() for text in legend.get_texts()] == [shown(name).strip()] * 2
+
+
+@pytest.mark.parametrize("name", ["net", "wide WWWWWWWW " * 9, "模型" * 40], ids=["short", "long", "wide"])
+def test_no_words_are_cut_off(three, name):
+    models = [made.renamed(model, f"{name} {index}", foreign=name) for index, model in enumerate(three.models[:2])]
+    for title, figure in gallery.drawn(Evaluation(models), risk=0.2).items():
+        with figures._drawing():
+            figure.draw_without_rendering()
+            texts = [text for text in figure.findobj(Text) if re.search("[^-\\d.%\u2212 ]", text.get_text())]
+            boxes = [text.get_window_extent() for text in texts]
+        for text, box in zip(texts, boxes, strict=True):
+            assert min(box.x0, box.y0, figure.bbox.x1 - box.x1, figure.bbox.y1 - box.y1) > -1, (title, text)
+
+
+def test_figures_become_files_with_plain_names(scores, tmp_path):
+    odd = replace(made.renamed(scores, "../../etc/passwd", foreign="C:\\x|<y>"), recalibration=None)
+    paths = gallery.write_figures(tmp_path / "new", Evaluation([replace(odd, groups=[])]))
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(path.name for path in paths)
+    assert {path.stem for path in paths} == {
+        "reliability", "risk_coverage", "misclassification", "ood_1_c-x-y", "ood_2_c-x-y-1", "classwise_1_etc-passwd",
+    }  # fmt: skip
+
+
+def test_sentences_hold_the_numbers(scores):
+    point = operating_point(scores.misclassification, risk=0.25, level=0.9)
+    kept = torch.softmax(made.raw(0).logits.double(), -1).amax(-1).numpy() >= point.threshold - 1e-6
+    assert kept.mean() == pytest.approx(point.coverage)
+    assert sentences.selective_sentence(scores, risk=0.25) == (
+        f"To be wrong at most 25% of the time, accept predictions with a confidence of at least "
+        f"{threshold_text(point.threshold)}: that keeps {point.coverage:.1%} of them, of which {point.risk:.1%} are "
+        f"wrong ({point.low:.1%} to {point.high:.1%})."
+    )
+    assert sentences.selective_sentence(scores, risk=0.0005).startswith(("To be wrong at most 0.05%", "No threshold"))
+    tried = scores.recalibration
+    assert tried.temperature == pytest.approx(3, rel=0.15)
+    words = sentences.temperature_sentence(tried)
+    for text in (f"T = {tried.temperature:.3f}", "fitted on 750", "750 others", f"{tried.after[Key.ECE].value:.2%}"):
+        assert text in words
+    worst = int(np.argmax(scores.by_class.low))
+    assert (
+        f"Worst calibrated: {made.CLASS_NAMES[worst]} ({scores.by_class.ece[worst]:.2%}"
+        in sentences.worst_classes_sentence(scores)
+    )
+    assert sentences.worst_classes_sentence(scores).endswith(
+        "The intervals of 5 of 5 classes lie above 0; with perfect calibration about 0.25 would."
+    )
+    fine = replace(scores, by_class=replace(scores.by_class, low=[0.0] * made.CLASSES))
+    assert sentences.worst_classes_sentence(fine).startswith("No class")
+
+
+@pytest.mark.parametrize(
+    "value", [0.5, 0.78049, 0.9951, 0.99999999, 1 - 2**-40, 1.0, 0.0, 1e-7, -0.00012, -2.5, 14.2, 1 - 2**-53]
+)
+def test_a_threshold_accepts_all_that_it_is_said_to_accept(value):
+    assert value - 1e-3 < float(threshold_text(value)) <= value
+    assert float(threshold_text(value)) != 1 or value == 1

@@ -1,0 +1,244 @@
+"""Files in, scores out: the same numbers as in memory, whatever the format, batching, order or size."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import counterpoise
+from counterpoise.metrics.comparison import Evaluation
+from counterpoise.metrics.estimates import Key
+from counterpoise.predictions import Header, PredictionFileError, Predictions, write_predictions
+from counterpoise.predictions import file as prediction_file
+from counterpoise.scoring import model as scoring_model
+from counterpoise.scoring import score_files
+from counterpoise.scoring.prefetch import read_ahead
+from counterpoise.scoring.recalibration import Reservoir, try_temperature
+from counterpoise.scoring.sampling import mixed
+
+N, K = 1200, 4
+
+
+def drawn(seed: int, *, n: int = N, sharpness: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, K, generator=generator)
+    labels = torch.multinomial(torch.softmax(logits, -1), 1, generator=generator).squeeze(-1)
+    return sharpness * logits, labels
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    monkeypatch.setattr(prediction_file, "_BATCH_ELEMENTS", 97 * K)
+
+
+def write(path, **columns):
+    write_predictions(path, Predictions.of(**columns))
+    return path
+
+
+def same_estimates(one, other, *, rel=1e-9):
+    assert one.keys() == other.keys()
+    for key, estimate in one.items():
+        for part in ("value", "low", "high"):
+            assert getattr(estimate, part) == pytest.approx(getattr(other[key], part), rel=rel, abs=1e-12, nan_ok=True)
+
+
+def test_a_file_scores_as_its_arrays_do(tmp_path, small_batches):
+    logits, labels = drawn(0)
+    foreign = torch.randn(300, K, generator=torch.Generator().manual_seed(1))
+    path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
+    other = write(tmp_path / "svhn.parquet", logits=foreign)
+    evaluation = score_files([path], ood=[other])
+    expected = counterpoise.evaluate(logits=logits, labels=labels, ood_logits=foreign)
+    (scores,) = evaluation.models
+    same_estimates(scores.estimates, expected.estimates)
+    same_estimates(scores.misclassification.estimates, expected.misclassification.estimates)
+    same_estimates(scores.ood["svhn"].estimates, expected.ood["foreign"].estimates)
+    assert scores.misclassification.curves == expected.misclassification.curves
+    assert evaluation.comparison is None
+    assert Evaluation.from_json(evaluation.to_json()) == evaluation
+
+
+@pytest.mark.parametrize("form", ["csv", "npz", "float64", "float16"])
+def test_every_format_gives_the_same_scores(tmp_path, form):
+    logits, labels = drawn(2)
+    if form == "csv":
+        path = tmp_path / "a.csv"
+        head = ",".join(["label", *(f"logit_{k}" for k in range(K))])
+        lines = [",".join([str(int(y)), *(repr(float(v)) for v in row)]) for row, y in zip(logits, labels, strict=True)]
+        path.write_text("\n".join([head, *lines, ""]))
+    elif form == "npz":
+        path = tmp_path / "a.npz"
+        np.savez(path, logits=logits.numpy(), labels=labels.numpy())
+    else:
+        path = tmp_path / "a.parquet"
+        write_predictions(path, Predictions.of(logits=logits, labels=labels).astype(form))
+        logits = logits.half() if form == "float16" else logits
+    (scores,) = score_files([path]).models
+    same_estimates(scores.estimates, counterpoise.evaluate(logits=logits, labels=labels).estimates, rel=1e-5)
+
+
+def test_members_are_averaged_as_probabilities(tmp_path):
+    members = torch.stack([drawn(seed)[0] for seed in range(3)], 1)
+    labels = drawn(0)[1]
+    mean = torch.softmax(members.double(), -1).mean(1)
+    expected = counterpoise.evaluate(probabilities=mean, labels=labels)
+    for name, columns in {
+        "logits": {"logits": members.double()},
+        "probabilities": {"probabilities": torch.softmax(members.double(), -1)},
+    }.items():
+        path = write(tmp_path / f"{name}.parquet", **columns, labels=labels)
+        (scores,) = score_files([path]).models
+        assert scores.source.members == 3
+        same_estimates(scores.estimates, expected.estimates, rel=1e-6)
+
+
+def test_large_files_go_through_the_histogram_within_their_bounds(tmp_path, monkeypatch, small_batches):
+    logits, labels = drawn(3)
+    path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
+    foreign = write(tmp_path / "b.parquet", logits=drawn(4)[0])
+    exact = score_files([path], ood=[foreign]).models[0]
+    monkeypatch.setattr(scoring_model, "EXACT_SAMPLES", 500)
+    for score in ("max_softmax", "energy"):
+        monkeypatch.setattr(scoring_model, "EXACT_SAMPLES", 10_000)
+        exact = score_files([path], ood=[foreign], score=score).models[0]
+        monkeypatch.setattr(scoring_model, "EXACT_SAMPLES", 500)
+        streamed = score_files([path], ood=[foreign], score=score).models[0]
+        same_estimates(
+            {key: streamed.estimates[key] for key in (Key.ECE, Key.CLASSWISE_ECE, Key.NLL, Key.ACCURACY)},
+            {key: exact.estimates[key] for key in (Key.ECE, Key.CLASSWISE_ECE, Key.NLL, Key.ACCURACY)},
+        )
+        pairs = [(streamed.misclassification, exact.misclassification), (streamed.ood["b"], exact.ood["b"])]
+        for one, other in pairs:
+            assert (one.positives, one.negatives) == (other.positives, other.negatives)
+            for key, estimate in one.estimates.items():
+                assert estimate.error_bound is not None
+                assert abs(estimate.value - other.estimates[key].value) <= estimate.error_bound + 1e-12
+            thresholds = one.curves["threshold"]
+            assert thresholds == sorted(thresholds, reverse=True)
+
+
+def test_rows_count_for_what_they_are(tmp_path):
+    """Clean rows make the headline; corrupted ones are grouped; foreign ones are OOD; unlabelled ones are left out."""
+    logits, labels = drawn(5)
+    kinds = np.arange(N) % 4
+    table = Predictions.of(
+        logits=logits,
+        labels=torch.where(torch.from_numpy(kinds == 3), -1, labels),
+        corruption=["fog" if kind == 1 else None for kind in kinds],
+        severity=np.where(kinds == 1, 2, 0),
+        in_distribution=kinds != 2,
+        data_set=["textures" if kind == 2 else "cifar10" for kind in kinds],
+        domain=["photo" if row < N // 2 else "sketch" for row in range(N)],
+        header=Header(class_names=("a", "b", "c", "d"), model="net", method="ce", seed=3),
+    )
+    write_predictions(tmp_path / "a.parquet", table)
+    evaluation = score_files([tmp_path / "a.parquet"])
+    (scores,) = evaluation.models
+    clean = kinds == 0
+    expected = counterpoise.evaluate(
+        logits=logits[clean], labels=labels[clean], ood_logits=logits[torch.from_numpy(kinds == 2)]
+    )
+    same_estimates(scores.estimates, expected.estimates)
+    same_estimates(scores.ood["textures"].estimates, expected.ood["foreign"].estimates)
+    groups = {(group.domain, group.corruption, group.severity): group for group in scores.groups}
+    assert set(groups) == {(d, *rest) for d in ("photo", "sketch") for rest in ((None, 0), ("fog", 2))}
+    rows = (kinds == 1) & (np.arange(N) < N // 2)
+    fog = counterpoise.evaluate(logits=logits[rows], labels=labels[rows])
+    assert groups["photo", "fog", 2].samples == rows.sum()
+    assert groups["photo", "fog", 2].estimates[Key.ECE] == fog["ece"]
+    assert scores.class_names == ["a", "b", "c", "d"]
+    assert (scores.source.name, scores.source.seed) == ("net ce", 3)
+    assert scores.source.data_sets == ["cifar10", "textures"]
+    assert any("300 rows without a label" in notice for notice in evaluation.notices)
+    assert any("300 corrupted" in notice for notice in evaluation.notices)
+
+
+def test_only_corrupted_rows_make_the_headline_themselves(tmp_path):
+    logits, labels = drawn(6)
+    path = write(tmp_path / "a.parquet", logits=logits, labels=labels, corruption="fog", severity=3)
+    assert score_files([path]).models[0]["ece"] == counterpoise.evaluate(logits=logits, labels=labels)["ece"]
+
+
+def test_errors_name_the_file_and_the_row_in_it(tmp_path, small_batches):
+    logits, labels = drawn(7)
+    logits[1000, 2] = math.nan
+    path = write(tmp_path / "bad.parquet", logits=logits, labels=labels)
+    with pytest.raises(PredictionFileError, match=r"bad\.parquet: logits row 1000, column 2 is nan"):
+        score_files([path])
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [({"labels": None}, "no labelled in-distribution sample"), ({"in_distribution": False}, "no labelled")],
+)
+def test_files_without_anything_to_score_are_refused(tmp_path, columns, message):
+    logits, labels = drawn(8, n=50)
+    path = write(tmp_path / "a.parquet", **({"logits": logits, "labels": labels} | columns))
+    with pytest.raises(PredictionFileError, match=message):
+        score_files([path])
+
+
+def test_foreign_files_must_be_of_the_same_kind(tmp_path):
+    logits, labels = drawn(9, n=50)
+    path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
+    other = write(tmp_path / "b.parquet", probabilities=torch.softmax(logits, -1))
+    with pytest.raises(PredictionFileError, match=r"b\.parquet: it holds probabilities for 4 classes"):
+        score_files([path], ood=[other])
+    with pytest.raises(ValueError, match="2 models and 1 files of foreign samples"):
+        score_files([path, path], ood=[other])
+    with pytest.raises(ValueError, match="at least one"):
+        score_files([])
+
+
+def test_temperature_is_fitted_on_one_half_and_measured_on_the_other(tmp_path):
+    logits, labels = drawn(10, n=4000, sharpness=3.0)
+    path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
+    tried = score_files([path]).models[0].recalibration
+    assert tried.temperature == pytest.approx(3.0, rel=0.1)
+    assert (tried.state, tried.fitted_on, tried.measured_on) == ("converged", 2000, 2000)
+    assert tried.after[Key.ECE].value < 0.3 * tried.before[Key.ECE].value
+    assert sum(tried.bins_before.count) == sum(tried.bins_after.count) == 2000
+    few = write(tmp_path / "few.parquet", logits=logits[:150], labels=labels[:150])
+    assert score_files([few]).models[0].recalibration is None
+
+
+def test_the_reservoir_is_a_sample_that_batches_do_not_change(monkeypatch):
+    logits, labels = drawn(11)
+    monkeypatch.setattr("counterpoise.scoring.recalibration.MOST_SAMPLES", 300)
+    results = []
+    for step in (1200, 170, 7):
+        reservoir = Reservoir(K)
+        for start in range(0, N, step):
+            table = counterpoise.metrics.inputs.prediction_table(
+                logits=logits[start : start + step], labels=labels[start : start + step]
+            )
+            reservoir.add(table.checked_rows(), np.arange(start, min(N, start + step)))
+        assert len(reservoir) == 300
+        results.append(reservoir.samples())
+    for kept, of_labels in results[1:]:
+        assert torch.equal(kept, results[0][0])
+        assert torch.equal(of_labels, results[0][1])
+    assert try_temperature(Reservoir(K), bins=15, level=0.95) is None
+
+
+def test_mixed_numbers_look_uniform():
+    groups = (mixed(np.arange(100_000), salt=0) % np.uint64(100)).astype(int)
+    counts = np.bincount(groups, minlength=100)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 150  # chi-square with 99 degrees of freedom
+    assert np.corrcoef(groups[:-1], groups[1:])[0, 1] == pytest.approx(0, abs=0.02)
+
+
+def test_reading_ahead_passes_on_items_errors_and_the_end():
+    def items(fail: bool):
+        yield from range(3)
+        if fail:
+            raise KeyError("broken")
+
+    assert list(read_ahead(items(False))) == [0, 1, 2]
+    with pytest.raises(KeyError, match="broken"):
+        list(read_ahead(items(True)))
+    stream = read_ahead(iter(range(1000)))
+    assert next(stream) == 0
+    stream.close()  # ends the thread, or the test hangs
