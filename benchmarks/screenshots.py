@@ -49,7 +49,7 @@ def main() -> None:
         if taken > width:
             sys.exit(f"the page takes {taken} px in a window of {width} px")
     for theme in THEMES:
-        shot(options.chromium, report, STATIC / f"report-{theme}.png", width=WIDE, height=1150, theme=theme)
+        shot(options.chromium, report, STATIC / f"report-{theme}.png", width=WIDE, height=1380, theme=theme)
         for width, height in ((WIDE, 6500), (NARROW, 13000)):
             target = folder / f"report-{width}-{theme}.png"
             shot(options.chromium, report, target, width=width, height=height, theme=theme)

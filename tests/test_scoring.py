@@ -1,6 +1,7 @@
 """Files in, scores out: the same numbers as in memory, whatever the format, batching, order or size."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from counterpoise.predictions import Header, PredictionFileError, Predictions, w
 from counterpoise.predictions import file as prediction_file
 from counterpoise.scoring import model as scoring_model
 from counterpoise.scoring import score_files
-from counterpoise.scoring.prefetch import read_ahead
+from counterpoise.scoring.parallel import ordered_map
 from counterpoise.scoring.recalibration import Reservoir, try_temperature
 from counterpoise.scoring.sampling import mixed
 
@@ -230,15 +231,33 @@ def test_mixed_numbers_look_uniform():
     assert np.corrcoef(groups[:-1], groups[1:])[0, 1] == pytest.approx(0, abs=0.02)
 
 
-def test_reading_ahead_passes_on_items_errors_and_the_end():
+@pytest.mark.parametrize("threads", [1, 3])
+def test_ordered_map_keeps_order_errors_and_the_end(threads):
     def items(fail: bool):
-        yield from range(3)
+        yield from range(20)
         if fail:
-            raise KeyError("broken")
+            raise KeyError("broken item")
 
-    assert list(read_ahead(items(False))) == [0, 1, 2]
-    with pytest.raises(KeyError, match="broken"):
-        list(read_ahead(items(True)))
-    stream = read_ahead(iter(range(1000)))
+    def slow_first(number: int) -> int:
+        time.sleep(0.02 if number % 3 == 0 else 0)
+        if number == 30:
+            raise ValueError("broken function")
+        return number
+
+    assert list(ordered_map(slow_first, items(False), threads=threads)) == list(range(20))
+    seen = []
+    with pytest.raises(KeyError, match="broken item"):
+        seen += ordered_map(slow_first, items(True), threads=threads)
+    with pytest.raises(ValueError, match="broken function"):
+        list(ordered_map(slow_first, range(60), threads=threads))
+    stream = ordered_map(slow_first, range(29), threads=threads)
     assert next(stream) == 0
-    stream.close()  # ends the thread, or the test hangs
+    stream.close()
+
+
+def test_threads_do_not_change_a_bit(tmp_path, small_batches):
+    logits, labels = drawn(12)
+    path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
+    assert len({score_files([path], threads=threads).to_json() for threads in (1, 2, 5)}) == 1
+    with pytest.raises(ValueError, match="threads must be at least 1"):
+        score_files([path], threads=0)

@@ -53,8 +53,8 @@ class Evaluate:
     """Confidence score that ranks predictions."""
     level: float = DEFAULT_LEVEL
     """Nominal coverage of the intervals."""
-    threads: int = 1
-    """Threads of each operation. Most are too small to share; one more thread reads ahead."""
+    threads: int = 2
+    """Batches that are measured at a time, each by one thread, while one more thread reads."""
 
     def run(self) -> None:
         """Score, print, and write what was asked for."""
@@ -69,12 +69,17 @@ class Evaluate:
             raise ValueError(f"--risk must lie between 0 and 1, got {self.risk}")
         if self.html is not None and not self.html.absolute().parent.is_dir():
             raise ValueError(f"--html {self.html}: there is no folder {self.html.parent}")
-        if self.threads < 1:
-            raise ValueError(f"--threads must be at least 1, got {self.threads}")
-        torch.set_num_threads(self.threads)
+        # Operations on a batch are too small to share; batches are not.
+        torch.set_num_threads(1)
         progress = ProgressLine()
         evaluation = score_files(
-            self.predictions, ood=self.ood, score=self.score, bins=self.bins, level=self.level, progress=progress.rows
+            self.predictions,
+            ood=self.ood,
+            score=self.score,
+            bins=self.bins,
+            level=self.level,
+            threads=self.threads,
+            progress=progress.rows,
         )
         if self.html is not None:
             from counterpoise.report.page import write_report

@@ -4,6 +4,7 @@ Up to a number of samples, confidences are kept one by one and everything is exa
 cells of a fine histogram: memory stays constant, and the measures that depend on ranks state their error bound.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -25,7 +26,19 @@ from counterpoise.metrics.measures import (
 )
 from counterpoise.metrics.ranking import calibration_by_rank, ranking_estimates
 from counterpoise.metrics.scores import CURVE_POINTS, BinTable, ClassTable, RankingScores, Scores
-from counterpoise.metrics.stream import Stream
+from counterpoise.metrics.stream import Stream, Sums
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Sums of a batch of labelled samples, and the columns `[n]` that ranks need; `scores` where not confidences."""
+
+    performance: Sums
+    top_label: Sums
+    classwise: Sums
+    confidence: Tensor
+    hits: Tensor
+    scores: Tensor | None
 
 
 class ScoreAccumulator:
@@ -54,13 +67,29 @@ class ScoreAccumulator:
 
     def update(self, batch: PredictionBatch) -> None:
         """Add labelled samples."""
-        for stream in (self._performance, self._top_label, self._classwise):
-            stream.update_checked(batch)
+        self.add(self.measured(batch))
+
+    def measured(self, batch: PredictionBatch) -> "Measured":
+        """What is needed of some labelled samples; changes nothing, so that threads can share the work."""
         confidence, hits = (column.cpu() for column in batch.top())
+        return Measured(
+            performance=self._performance.measure.sums(batch),
+            top_label=self._top_label.measure.sums(batch),
+            classwise=self._classwise.measure.sums(batch),
+            confidence=confidence,
+            hits=hits,
+            scores=None if self.score == "max_softmax" else batch.score(self.score).cpu(),
+        )
+
+    def add(self, measured: "Measured") -> None:
+        """Add what was measured of some labelled samples."""
+        self._performance.add_sums(measured.performance)
+        self._top_label.add_sums(measured.top_label)
+        self._classwise.add_sums(measured.classwise)
+        hits, scores = measured.hits, measured.scores
         self.samples += len(hits)
-        self._confidences.add(confidence, hits)
-        if self.score != "max_softmax":
-            scores = batch.score(self.score).cpu()
+        self._confidences.add(measured.confidence, hits)
+        if scores is not None:
             self._right.add(scores[hits])
             self._wrong.add(scores[~hits])
         self._count_if_many()

@@ -71,7 +71,7 @@ class Stream(Generic[Result_co]):
 
     def update_checked(self, batch: PredictionBatch) -> None:
         """Add a batch that has been checked."""
-        self._add(self.measure.sums(batch))
+        self.add_sums(self.measure.sums(batch))
 
     def compute(self) -> Result_co:
         """The result of all samples so far."""
@@ -80,7 +80,7 @@ class Stream(Generic[Result_co]):
     def merge(self, other: "Stream[Any]") -> None:
         """Add what another stream of the same measure has seen."""
         self._require_same_measure(repr(other.measure))
-        self._add(other.sums)
+        self.add_sums(other.sums)
 
     def reset(self) -> None:
         """Forget all samples."""
@@ -142,7 +142,8 @@ class Stream(Generic[Result_co]):
             }
         )
 
-    def _add(self, sums: Sums) -> None:
+    def add_sums(self, sums: Sums) -> None:
+        """Add what `measure.sums` gave for a batch, computed wherever."""
         # The state follows the predictions to their device.
         self.sums = {name: value.to(sums[name].device) + sums[name] for name, value in self.sums.items()}
 

@@ -13,6 +13,8 @@ from counterpoise.predictions import open_predictions
 from counterpoise.scoring.model import ModelScorer, Progress
 from counterpoise.scoring.pairing import SampleRegister
 
+DEFAULT_THREADS = 2
+
 
 def score_files(
     paths: Sequence[str | Path],
@@ -21,6 +23,7 @@ def score_files(
     score: str = "max_softmax",
     bins: int = DEFAULT_BINS,
     level: float = DEFAULT_LEVEL,
+    threads: int = DEFAULT_THREADS,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Score the predictions of one or several models, and compare those that were made for the same samples.
@@ -31,11 +34,15 @@ def score_files(
         score: confidence score for misclassification and OOD detection.
         bins: number of calibration bins.
         level: nominal coverage of the intervals.
+        threads: batches that are measured at a time. Operations on them are small: `torch.set_num_threads(1)` makes
+            more of several cores, and is what the command line does.
         progress: called after every batch.
 
     Raises:
         PredictionFileError: a file cannot be trusted or understood.
     """
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
     several = len(paths) > 1
     if not paths:
         raise ValueError("give at least one file of predictions")
@@ -48,7 +55,7 @@ def score_files(
     scorers = []
     for index, file in enumerate(models):
         scorer = ModelScorer(file, score=score, bins=bins, level=level, paired=several)
-        scorer.read(register, is_first=index == 0, progress=progress)
+        scorer.read(register, is_first=index == 0, threads=threads, progress=progress)
         for beside in foreign[index : index + 1] if several else foreign:
             name = "foreign" if several else beside.path.stem
             scorer.read_foreign(beside, name, foreign_register, is_first=index == 0, progress=progress)

@@ -1,21 +1,21 @@
 """`ModelScorer`: the files of one model, read batch by batch."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from counterpoise.metrics import Performance, Scores, Stream, TopLabelCalibration
-from counterpoise.metrics.accumulate import ScoreAccumulator
+from counterpoise.metrics.accumulate import Measured, ScoreAccumulator
 from counterpoise.metrics.comparison import GROUPS, GroupedSums
 from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.measures import Estimates
 from counterpoise.metrics.scores import GroupScores, Source
 from counterpoise.predictions import Category, PredictionFile, PredictionFileError, Predictions
 from counterpoise.scoring.pairing import Numbers, SampleRegister
-from counterpoise.scoring.prefetch import read_ahead
+from counterpoise.scoring.parallel import ordered_map
 from counterpoise.scoring.recalibration import Reservoir, try_temperature
 from counterpoise.scoring.rows import Mask, RowKinds, checked
 from counterpoise.scoring.sampling import mixed
@@ -60,15 +60,17 @@ class ModelScorer:
     def _headline(self) -> "_Part":
         return self._clean if self._clean.accumulator.samples else self._corrupted
 
-    def read(self, register: SampleRegister | None, *, is_first: bool, progress: Progress | None) -> None:
+    def read(self, register: SampleRegister | None, *, is_first: bool, threads: int, progress: Progress | None) -> None:
         """Read the model's own file."""
-        row = 0
-        for table, first_row in _tables(self.file, progress, ids=register is not None):
+        rows = 0
+        tables = _tables(self.file, progress, ids=register is not None)
+        for prepared in ordered_map(self._prepared, tables, threads=threads):
+            table, first_row = prepared.table, prepared.first_row
             numbers = _numbers(table, first_row, register if self.paired else None, is_first=is_first)
             self.paired = self.paired and numbers is not None
-            row = first_row + len(table)
-            self._add(table, np.arange(first_row, row) if numbers is None else numbers, first_row)
-        self.paired = self.paired and (register is None or row == len(register))
+            rows = first_row + len(table)
+            self._add(prepared, np.arange(first_row, rows) if numbers is None else numbers)
+        self.paired = self.paired and (register is None or rows == len(register))
         if not self._headline.accumulator.samples:
             raise PredictionFileError(f"{self.file.path}: it holds no labelled in-distribution sample")
 
@@ -111,24 +113,38 @@ class ModelScorer:
             source=self._source(notices),
         )
 
-    def _add(self, table: Predictions, numbers: Numbers, first_row: int) -> None:
-        self._data_sets |= _names(table.data_set)
-        self._splits |= _names(table.split)
+    def _prepared(self, numbered: tuple[Predictions, int]) -> "_Prepared":
+        """The part of the work on a batch that depends on nothing before it, and takes most of the time."""
+        table, first_row = numbered
         kinds = RowKinds.of(table)
         labelled = kinds.clean | kinds.corrupted
+        if not labelled.any():
+            return _Prepared(table, first_row, kinds, None, [])
+        batch = _checked(self.file, table, labelled, labelled=True, first_row=first_row)
+        shares = []
+        for part, mask in ((self._clean, kinds.clean), (self._corrupted, kinds.corrupted)):
+            rows = mask[labelled]
+            if rows.any():
+                share = _taken(batch, rows)
+                shares.append(_Share(part, rows, share, part.accumulator.measured(share)))
+        return _Prepared(table, first_row, kinds, batch, shares)
+
+    def _add(self, prepared: "_Prepared", numbers: Numbers) -> None:
+        table, kinds = prepared.table, prepared.kinds
+        self._data_sets |= _names(table.data_set)
+        self._splits |= _names(table.split)
+        labelled = kinds.clean | kinds.corrupted
         self._unlabelled += int((~labelled & ~kinds.foreign).sum())
-        if labelled.any():
-            batch = _checked(self.file, table, labelled, labelled=True, first_row=first_row)
-            for part, mask in ((self._clean, kinds.clean), (self._corrupted, kinds.corrupted)):
-                rows = mask[labelled]
-                if rows.any():
-                    part.add(_taken(batch, rows), numbers[labelled][rows], paired=self.paired)
+        for share in prepared.shares:
+            share.part.add(share, numbers[labelled][share.rows], paired=self.paired)
+        if prepared.batch is not None:
             for key, rows in _group_rows(table, labelled):
                 streams = self._groups.setdefault(key, self._group_streams())
                 for stream in streams:
-                    stream.update_checked(_taken(batch, rows))
+                    stream.update_checked(_taken(prepared.batch, rows))
         if kinds.foreign.any():
-            self._add_foreign(table, kinds.foreign, numbers if self.paired else None, first_row, path=self.file)
+            known = numbers if self.paired else None
+            self._add_foreign(table, kinds.foreign, known, prepared.first_row, path=self.file)
 
     def _add_foreign(
         self,
@@ -191,11 +207,11 @@ class _Part:
         self.reservoir = Reservoir(classes)
         self.grouped = GroupedSums(classes=classes, bins=bins, score=score) if paired else None
 
-    def add(self, batch: PredictionBatch, numbers: Numbers, *, paired: bool) -> None:
-        self.accumulator.update(batch)
-        self.reservoir.add(batch, numbers)
+    def add(self, share: "_Share", numbers: Numbers, *, paired: bool) -> None:
+        self.accumulator.add(share.measured)
+        self.reservoir.add(share.batch, numbers)
         if self.grouped is not None and paired:
-            self.grouped.update(batch, _group_of(numbers))
+            self.grouped.update(share.batch, _group_of(numbers))
 
     def add_foreign(self, name: str, batch: PredictionBatch, numbers: Numbers | None) -> None:
         self.accumulator.update_foreign(name, batch)
@@ -203,10 +219,31 @@ class _Part:
             self.grouped.update_foreign(name, batch, _group_of(numbers))
 
 
+@dataclass(frozen=True)
+class _Share:
+    """The labelled rows of a batch that belong to one part, and what was measured of them."""
+
+    part: _Part
+    rows: Mask
+    batch: PredictionBatch
+    measured: Measured
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A batch of a file, its labelled rows checked, and the shares that its parts have in it."""
+
+    table: Predictions
+    first_row: int
+    kinds: RowKinds
+    batch: PredictionBatch | None
+    shares: list[_Share]
+
+
 def _tables(file: PredictionFile, progress: Progress | None, *, ids: bool) -> Iterator[tuple[Predictions, int]]:
     """Batches of a file with the number of their first row."""
     row = 0
-    for table in read_ahead(file.batches(ids=ids)):
+    for table in file.batches(ids=ids):
         yield table, row
         row += len(table)
         if progress is not None:

@@ -15,7 +15,7 @@ from counterpoise.metrics.scores import BinTable, Recalibration
 from counterpoise.scoring.sampling import mixed
 
 MOST_SAMPLES = 100_000
-MOST_ELEMENTS = 1 << 24
+MOST_ELEMENTS = 1 << 23
 FEWEST_SAMPLES = 200
 """Below this, half the samples say nothing about a temperature."""
 
