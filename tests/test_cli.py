@@ -127,6 +127,12 @@ def test_progress_goes_to_standard_error(folder, monkeypatch, capsys):
     Evaluation.from_json(out)
 
 
+def test_large_files_are_announced_while_their_digests_are_checked(folder, monkeypatch, capsys):
+    monkeypatch.setattr("counterpoise.cli.evaluate._SECOND_OF_HASHING", 1000)
+    _, _, err = run(monkeypatch, capsys, "evaluate", folder / "honest.parquet", "--json")
+    assert "checking the digests" in err
+
+
 def test_a_reader_that_goes_away_is_no_error(folder):
     command = f"{sys.executable} -m counterpoise.cli evaluate {folder / 'honest.parquet'} --json | head -c 10"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)  # noqa: S602

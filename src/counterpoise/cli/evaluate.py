@@ -17,6 +17,9 @@ from counterpoise.metrics.selective import DEFAULT_RISK
 if TYPE_CHECKING:
     from counterpoise.metrics.comparison import Evaluation
 
+_SECOND_OF_HASHING = 1 << 29
+"""Bytes whose digest takes about a second."""
+
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 
 
@@ -72,6 +75,9 @@ class Evaluate:
         # Operations on a batch are too small to share; batches are not.
         torch.set_num_threads(1)
         progress = ProgressLine()
+        size = sum(path.stat().st_size for path in (*self.predictions, *self.ood) if path.is_file())
+        if size > _SECOND_OF_HASHING:
+            progress.say(f"checking the digests of {size / 1e9:.1f} GB", at_once=True)
         evaluation = score_files(
             self.predictions,
             ood=self.ood,

@@ -20,11 +20,11 @@ class ProgressLine:
         share = f"{done:,} rows" if total is None else f"{done:,} of {total:,} rows, {done / max(1, total):.0%}"
         self.say(f"{name}: {share}")
 
-    def say(self, text: str) -> None:
-        """Show the text, unless the work is young or the last text is."""
+    def say(self, text: str, *, at_once: bool = False) -> None:
+        """Show the text, unless the work is young or the last text is; `at_once` for what is known to take long."""
         now = time.monotonic()
         pause = _TERMINAL_PAUSE if self._is_terminal else _LOG_PAUSE
-        if now - self._started < _PATIENCE or (self._written and now - self._last < pause):
+        if not at_once and (now - self._started < _PATIENCE or (self._written and now - self._last < pause)):
             return
         self._last, self._written = now, True
         sys.stderr.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
