@@ -77,7 +77,7 @@ class Document(HTMLParser):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Pages without the time it takes to draw them."""
-    monkeypatch.setattr(page, "_both", lambda draw, alt, tables: page.Picture("data:,", "data:,", alt, "", tables))
+    monkeypatch.setattr(page, "_both", lambda draw, alt, tables: page.Picture("data:,", "data:,", alt, tables))
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,13 @@
-"""Files that are either the old ones or the new ones, whatever happens while they are written."""
+"""Files that are either the old ones or the new ones, whatever happens while they are written; safetensors."""
 
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 
 @contextmanager
@@ -23,6 +26,15 @@ def replacing(path: str | Path) -> Iterator[Path]:
         _sync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of a safetensors file; `ValueError` that names the file if it is none."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from None
 
 
 def _sync(path: Path) -> None:

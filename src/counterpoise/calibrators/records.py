@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from counterpoise._files import replacing
+from counterpoise._files import read_safetensors, replacing
 
 SCHEMA = "counterpoise.calibrator"
 SCHEMA_VERSION = 1
@@ -87,12 +86,7 @@ def write_record(path: str | Path, record: Record) -> None:
 
 def read_record(path: str | Path) -> Record:
     """Read a record; `ValueError` that names the file if it is anything but what `write_record` wrote."""
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file: {error}") from None
+    metadata, tensors = read_safetensors(path)
     try:
         content = json.loads(metadata.get("description", ""))
     except (json.JSONDecodeError, RecursionError):

@@ -64,8 +64,6 @@ class Evaluate:
         # The report's libraries load where they are used: `counterpoise info` needs none of them.
         from counterpoise.scoring import score_files
 
-        if not self.predictions:
-            raise ValueError("give at least one file of predictions")
         if sum((self.json, self.markdown, self.latex, self.csv)) > 1:
             raise ValueError("choose one of --json, --markdown, --latex and --csv")
         if not 0 < self.risk < 1:

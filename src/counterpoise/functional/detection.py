@@ -28,10 +28,16 @@ def rank_counts(scores: Tensor, positive: Tensor) -> RankCounts:
     >>> rank_counts(torch.tensor([0.9, 0.5, 0.9]), torch.tensor([True, False, False]))
     RankCounts(positive=tensor([1, 0]), negative=tensor([1, 1]))
     """
+    return rank_groups(scores, positive)[0]
+
+
+def rank_groups(scores: Tensor, positive: Tensor) -> tuple[RankCounts, Tensor]:
+    """`rank_counts`, and the score of each group `[G]`, highest first."""
     distinct, group = torch.unique(scores, return_inverse=True)
     size = len(distinct)
     positives = torch.bincount(group[positive], minlength=size)
-    return RankCounts(positives.flip(0), (torch.bincount(group, minlength=size) - positives).flip(0))
+    counts = RankCounts(positives.flip(0), (torch.bincount(group, minlength=size) - positives).flip(0))
+    return counts, distinct.flip(0)
 
 
 def auroc(counts: RankCounts) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from counterpoise.functional.calibration import BinSums, expected_calibration_error, noise_floor
 from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES
-from counterpoise.functional.detection import RankCounts, rank_counts, rates, risk_coverage
+from counterpoise.functional.detection import RankCounts, rank_groups, rates, risk_coverage
 from counterpoise.functional.histogram import CELLS, cell_floor, exact_cells, histogram_cells, unit_or_score_cells
 from counterpoise.functional.intervals import calibration_error_interval_by_class
 from counterpoise.metrics.estimates import Key
@@ -237,7 +237,7 @@ def _distinct(positive: list[Tensor], negative: list[Tensor]) -> _Ranking:
     """Groups of equal score."""
     scores = torch.cat([part.double() for part in positive + negative])
     is_positive = torch.arange(len(scores)) < sum(map(len, positive))
-    return _Ranking(rank_counts(scores, is_positive), torch.unique(scores).flip(0))
+    return _Ranking(*rank_groups(scores, is_positive))
 
 
 def _counted(score: str, positive: list[Tensor], negative: list[Tensor]) -> _Ranking:

@@ -154,19 +154,14 @@ class GroupedSums:
         counts = _without_each(RankCounts(self._right + self._wrong, self._foreign[name]))
         return {key: measure(counts) for key, measure in RANKING_MEASURES.items() if key not in SELECTIVE_MEASURES}
 
-    def bias_bounds(self) -> dict[Key, float]:
-        """By how much the estimate of a calibration error may lie below its population value."""
-        bounds = {Key.ECE: float(error_terms(BinSums(**self._total("top_label"))).bias)}
+    def errors(self) -> dict[Key, tuple[float, float]]:
+        """Of all samples, the debiased calibration errors before any cut at 0, and how far they may lie too low."""
+        top_label = error_terms(BinSums(**self._total("top_label")))
+        found = {Key.ECE: (float(top_label.estimate), float(top_label.bias))}
         if self._classwise_fits:
-            bounds[Key.CLASSWISE_ECE] = float(error_terms(BinSums(**self._total("classwise"))).bias.mean())
-        return bounds
-
-    def errors(self) -> dict[Key, float]:
-        """The debiased calibration errors of all samples, before any cut at 0."""
-        values = {Key.ECE: float(error_terms(BinSums(**self._total("top_label"))).estimate)}
-        if self._classwise_fits:
-            values[Key.CLASSWISE_ECE] = float(error_terms(BinSums(**self._total("classwise"))).estimate.mean())
-        return values
+            classwise = error_terms(BinSums(**self._total("classwise")))
+            found[Key.CLASSWISE_ECE] = float(classwise.estimate.mean()), float(classwise.bias.mean())
+        return found
 
     def _cells(self, batch: PredictionBatch) -> Tensor:
         """Cells of about equal mass, highest score first; their edges are quantiles of the first batch."""
@@ -194,7 +189,7 @@ def compare(models: list[Scores], grouped: list[GroupedSums], *, level: float) -
     """All paired differences of models whose samples were dealt into the same groups."""
     pairs = list(combinations(range(len(models)), 2))
     adjusted = 1 - (1 - level) / max(1, len(models) - 1)
-    left_out = [sums.left_out() for sums in grouped]
+    left_out, errors = [sums.left_out() for sums in grouped], [sums.errors() for sums in grouped]
     shared = set.intersection(*(sums.foreign_sets for sums in grouped))
     foreign = [{name: sums.left_out_foreign(name) for name in sorted(shared)} for sums in grouped]
     differences = []
@@ -206,8 +201,8 @@ def compare(models: list[Scores], grouped: list[GroupedSums], *, level: float) -
             for key in left_out[first]
             if key in left_out[second]
         }
-        for key, estimate in _error_differences(grouped[first], grouped[second], estimates).items():
-            estimates[key] = estimate
+        for key in errors[first].keys() & errors[second].keys():
+            estimates[key] = _error_difference(estimates[key], errors[first][key], errors[second][key])
         ood = {
             name: {
                 key: _difference(
@@ -231,20 +226,11 @@ def _difference(first: Estimate, second: Estimate, without: Tensor, second_witho
     return Estimate(value, value - half, value + half)
 
 
-def _error_differences(first: GroupedSums, second: GroupedSums, plain: dict[Key, Estimate]) -> dict[Key, Estimate]:
-    """Differences of calibration errors: around the debiased values, widened by what bias may be left in either."""
-    bounds, second_bounds, values, second_values = (
-        first.bias_bounds(),
-        second.bias_bounds(),
-        first.errors(),
-        second.errors(),
-    )
-    widened = {}
-    for key in bounds:
-        if key in second_bounds and key in plain:
-            half, value = (plain[key].high - plain[key].low) / 2, second_values[key] - values[key]
-            widened[key] = Estimate(plain[key].value, value - bounds[key] - half, value + second_bounds[key] + half)
-    return widened
+def _error_difference(plain: Estimate, first: tuple[float, float], second: tuple[float, float]) -> Estimate:
+    """Difference of calibration errors: around the debiased values, widened by what bias may be left in either."""
+    (value, bound), (second_value, second_bound) = first, second
+    half, difference = (plain.high - plain.low) / 2, second_value - value
+    return Estimate(plain.value, difference - bound - half, difference + second_bound + half)
 
 
 def jackknife_error(left_out: Tensor) -> float:

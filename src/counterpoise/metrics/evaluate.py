@@ -11,7 +11,7 @@ from counterpoise.metrics.inputs import PredictionBatch, PredictionTable, predic
 from counterpoise.metrics.scores import Scores
 
 FOREIGN = "foreign"
-"""Name of the one set of foreign samples that `evaluate` takes."""
+"""Name of a set of foreign samples that has none of its own."""
 
 _BLOCK_ELEMENTS = 1 << 22
 """Probabilities in memory at a time, beside the predictions themselves."""

@@ -10,11 +10,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from counterpoise._files import replacing
+from counterpoise._files import read_safetensors, replacing
 from counterpoise.metrics.inputs import PredictionBatch, prediction_table
 
 Sums = dict[str, Tensor]
@@ -127,12 +126,7 @@ class Stream(Generic[Result_co]):
 
     def load(self, path: str | Path) -> None:
         """Replace what has been seen by the sums in a file that `save` wrote for the same measure."""
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                metadata = file.metadata() or {}
-                sums = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a safetensors file: {error}") from None
+        metadata, sums = read_safetensors(path)
         version = metadata.get("version", "")
         self.load_state_dict(
             {

@@ -130,7 +130,7 @@ def detection(scores: OneOrMore, *, ood: str | None = None, theme: Theme = LIGHT
         for index, model in enumerate(models):
             ranking, name = _ranking(model, ood), name_of(model)
             if math.isnan(ranking.estimates[Key.AUROC].value):
-                # Rates of nothing are stored as 0: drawn, they would be those of a perfect or of a useless score.
+                # There are no rates of nothing, and a legend that passed over the model would seem to forget it.
                 _line(axes, [], [], index, theme, label=f"{name}: undefined", gid="undefined")
                 continue
             false, true = ranking.curves["false_positive_rate"], ranking.curves["true_positive_rate"]

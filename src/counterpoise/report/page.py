@@ -46,7 +46,6 @@ class Picture:
     light: str
     dark: str
     alt: str
-    caption: str
     tables: list[Table]
 
 
@@ -285,7 +284,7 @@ def _picture(draw: Callable[..., Figure], scores: Scores, alt: str, tables: list
 
 
 def _both(draw: Callable[[Theme], Figure], alt: str, tables: list[Table]) -> Picture:
-    return Picture(_uri(draw(LIGHT)), _uri(draw(DARK)), alt, "", tables)
+    return Picture(_uri(draw(LIGHT)), _uri(draw(DARK)), alt, tables)
 
 
 def _uri(figure: Figure) -> str:

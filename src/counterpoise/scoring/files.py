@@ -9,6 +9,7 @@ from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics import Scores
 from counterpoise.metrics.comparison import Evaluation, compare
+from counterpoise.metrics.evaluate import FOREIGN
 from counterpoise.predictions import open_predictions
 from counterpoise.scoring.model import ModelScorer, Progress
 from counterpoise.scoring.pairing import SampleRegister
@@ -57,7 +58,7 @@ def score_files(
         scorer = ModelScorer(file, score=score, bins=bins, level=level, paired=several)
         scorer.read(register, is_first=index == 0, threads=threads, progress=progress)
         for beside in foreign[index : index + 1] if several else foreign:
-            name = "foreign" if several else beside.path.stem
+            name = FOREIGN if several else beside.path.stem
             scorer.read_foreign(beside, name, foreign_register, is_first=index == 0, progress=progress)
         scorers.append(scorer)
     scores = _named([scorer.compute() for scorer in scorers])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from counterpoise.metrics import Performance, Scores, Stream, TopLabelCalibration
 from counterpoise.metrics.accumulate import Measured, ScoreAccumulator
 from counterpoise.metrics.comparison import GROUPS, GroupedSums
+from counterpoise.metrics.evaluate import FOREIGN
 from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.measures import Estimates
 from counterpoise.metrics.scores import GroupScores, Source
@@ -45,7 +46,7 @@ class ModelScorer:
             _Part(file.classes, score=score, bins=bins, level=level, paired=paired) for _ in range(2)
         )
         self._groups: dict[GroupKey, tuple[Stream[Estimates], Stream[Estimates]]] = {}
-        self._unlabelled = 0
+        self._unlabelled = self._corrupted_samples = 0
         self._data_sets: dict[str, None] = {}
         self._splits: dict[str, None] = {}
 
@@ -59,6 +60,11 @@ class ModelScorer:
     @property
     def _headline(self) -> "_Part":
         return self._clean if self._clean.accumulator.samples else self._corrupted
+
+    @property
+    def _parts(self) -> "tuple[_Part, ...]":
+        """The parts that may still be the headline: once there is a clean sample, the corrupted ones cannot be."""
+        return (self._clean,) if self._clean.accumulator.samples else (self._clean, self._corrupted)
 
     def read(self, register: SampleRegister | None, *, is_first: bool, threads: int, progress: Progress | None) -> None:
         """Read the model's own file."""
@@ -100,9 +106,9 @@ class ModelScorer:
         notices = list(self.file.notices)
         if self._unlabelled:
             notices.append(f"{self.file.path}: {self._unlabelled:,} rows without a label were left out")
-        if headline is self._clean and self._corrupted.accumulator.samples:
+        if headline is self._clean and self._corrupted_samples:
             notices.append(
-                f"{self.file.path}: {self._corrupted.accumulator.samples:,} corrupted samples are not in the headline: "
+                f"{self.file.path}: {self._corrupted_samples:,} corrupted samples are not in the headline: "
                 "they are shown by severity, or by group"
             )
         return replace(
@@ -122,8 +128,8 @@ class ModelScorer:
             return _Prepared(table, first_row, kinds, None, [])
         batch = _checked(self.file, table, labelled, labelled=True, first_row=first_row)
         shares = []
-        for part, mask in ((self._clean, kinds.clean), (self._corrupted, kinds.corrupted)):
-            rows = mask[labelled]
+        for part in self._parts:
+            rows = (kinds.clean if part is self._clean else kinds.corrupted)[labelled]
             if rows.any():
                 share = _taken(batch, rows)
                 shares.append(_Share(part, rows, share, part.accumulator.measured(share)))
@@ -135,6 +141,7 @@ class ModelScorer:
         self._splits |= _names(table.split)
         labelled = kinds.clean | kinds.corrupted
         self._unlabelled += int((~labelled & ~kinds.foreign).sum())
+        self._corrupted_samples += int(kinds.corrupted.sum())
         for share in prepared.shares:
             share.part.add(share, numbers[labelled][share.rows], paired=self.paired)
         if prepared.batch is not None:
@@ -154,7 +161,7 @@ class ModelScorer:
         first_row: int,
         *,
         path: PredictionFile,
-        name: str = "foreign",
+        name: str = FOREIGN,
     ) -> None:
         batch = _checked(path, table, foreign, labelled=False, first_row=first_row)
         data_set = Category.of(name, len(table)) if table.data_set is None else table.data_set
@@ -162,7 +169,7 @@ class ModelScorer:
         for code in np.unique(codes).tolist():
             rows = codes == code
             title = data_set.names[code] if code >= 0 else name
-            for part in (self._clean, self._corrupted):
+            for part in self._parts:
                 part.add_foreign(title, _taken(batch, rows), None if numbers is None else numbers[foreign][rows])
 
     def _group_streams(self) -> tuple[Stream[Estimates], Stream[Estimates]]:
