@@ -258,3 +258,12 @@ def test_one_scalar_is_two_optimizers_bit_for_bit(auxiliaries, dtype):
     for model, other in zip(models, separate, strict=True):
         for (name, value), expected in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
             assert torch.equal(value, expected), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_alpha_as_a_tensor_does_not_widen_the_loss(dtype):
+    logits, labels = torch.zeros(2, 3, dtype=dtype), torch.tensor([0, 2])
+    alpha = torch.tensor(0.8, dtype=torch.float64)
+    assert mutual_transport(logits, [logits], labels, alpha=alpha).loss.dtype == torch.float32
+    assert deep_mutual([logits, logits], labels, alpha=alpha).loss.dtype == torch.float32
+    assert mutual_transport(logits.double(), [logits.double()], labels, alpha=alpha).loss.dtype == torch.float64

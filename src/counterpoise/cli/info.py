@@ -18,6 +18,10 @@ PACKAGES = (
     "jinja2",
     "scikit-learn",
     "torchmetrics",
+    "lightning",
+    "torchvision",
+    "datasets",
+    "timm",
 )
 
 
@@ -27,12 +31,26 @@ class Info:
 
     def run(self) -> None:
         """Print one line for each part."""
-        print(f"counterpoise {counterpoise.__version__}")
-        print(f"python       {platform.python_version()} on {platform.system()} {platform.machine()}")
-        for package in PACKAGES:
-            print(f"{package:12} {_version(package)}")
-        devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        print(f"{'devices':12} {', '.join(devices) or 'CPU'}, {torch.get_num_threads()} threads")
+        for name, value in described().items():
+            print(f"{name:12} {value}")
+
+
+def described() -> dict[str, str]:
+    """Versions and devices, by what they are of."""
+    packages = {package: _version(package) for package in PACKAGES}
+    return {
+        "counterpoise": counterpoise.__version__,
+        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        **packages,
+        "devices": f"{', '.join(_accelerators()) or 'CPU'}, {torch.get_num_threads()} threads",
+    }
+
+
+def _accelerators() -> list[str]:
+    if torch.backends.mps.is_available():
+        return ["MPS"]
+    properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [f"{each.name} ({each.total_memory / 2**30:.0f} GiB)" for each in properties]
 
 
 def _version(package: str) -> str:

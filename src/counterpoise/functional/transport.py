@@ -86,7 +86,7 @@ def mutual_transport(
     )
     towards, auxiliary_transport = transports[: len(auxiliaries)], tuple(transports[len(auxiliaries) :])
     primary_transport = torch.stack(towards).mean() if towards else torch.zeros_like(cross_entropy)
-    loss = cross_entropy + alpha * primary_transport + sum(auxiliary_transport)
+    loss = cross_entropy + _weighted(alpha, primary_transport) + sum(auxiliary_transport)
     return MutualTransportTerms(loss, cross_entropy, primary_transport, auxiliary_transport)
 
 
@@ -121,7 +121,7 @@ def deep_mutual(
         group=group,
     )
     cross_entropy, transport = means[: len(batches)], means[len(batches) :]
-    loss = torch.stack(cross_entropy).sum() + alpha * torch.stack(transport).sum()
+    loss = torch.stack(cross_entropy).sum() + _weighted(alpha, torch.stack(transport).sum())
     return DeepMutualTerms(loss, cross_entropy, transport)
 
 
@@ -131,6 +131,11 @@ def _kl(target: Tensor, log_probabilities: Tensor) -> Tensor:
     impossible = mass == 0
     difference = target.masked_fill(impossible, 0.0) - log_probabilities.masked_fill(impossible, 0.0)
     return (mass * difference).sum(-1)
+
+
+def _weighted(alpha: float | Tensor, term: Tensor) -> Tensor:
+    """`alpha * term` in the precision of the term: between two scalar tensors the wider would win."""
+    return (alpha.to(term.dtype) if isinstance(alpha, Tensor) else alpha) * term
 
 
 def _mean_kl_to_peers(index: int, log_probabilities: Sequence[Tensor]) -> Tensor:

@@ -12,10 +12,10 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from counterpoise._documents import from_document, to_document
 from counterpoise.functional.calibration import BinSums
 from counterpoise.functional.detection import RankCounts
 from counterpoise.functional.intervals import error_terms, normal_quantile
-from counterpoise.metrics.documents import from_document, to_document
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
 from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.measures import ClasswiseCalibration, Performance, TopLabelCalibration

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from counterpoise._documents import from_document, to_document
 from counterpoise._files import replacing
-from counterpoise.metrics.documents import from_document, to_document
 from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.metrics.table import as_html, as_text
 

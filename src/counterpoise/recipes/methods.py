@@ -40,6 +40,8 @@ class Method:
         build: makes the objective from the models and one value of each hyper-parameter.
         grid: hyper-parameters that are tuned, with the values to try.
         source: where the values come from.
+        members: how many such trainings make one result; their probabilities are averaged.
+        prunes: whether training leaves out its least confident samples, as DTDP does.
     """
 
     title: str
@@ -47,6 +49,19 @@ class Method:
     build: Build
     grid: Mapping[str, tuple[float, ...]]
     source: str
+    members: int = 1
+    prunes: bool = False
+
+    def choice(self, hyper: Mapping[str, float]) -> dict[str, float]:
+        """One value of each hyper-parameter: the one given, or the middle of the values to try.
+
+        >>> METHODS["fl-mdca"].choice({"gamma": 3.0})
+        {'gamma': 3.0, 'beta': 1.0}
+        """
+        if unknown := sorted(set(hyper) - set(self.grid)):
+            takes = ", ".join(self.grid) or "none"
+            raise ValueError(f"{self.title} has no hyper-parameter {', '.join(unknown)}; it has {takes}")
+        return {name: hyper.get(name, values[len(values) // 2]) for name, values in self.grid.items()}
 
 
 def _loss(loss: Loss) -> Build:
@@ -90,7 +105,7 @@ def _focal_mdca(gamma: float, beta: float) -> Loss:
 
 
 def _focal_dtdp(gamma: float, weight: float) -> Loss:
-    # The loss of the method alone; that it also prunes its training samples is the sampler's business.
+    # The loss of the method alone; its pruning is a callback of the training engine.
     return LossSum(partial(focal, gamma=gamma), dtdp_term, weight=weight)
 
 
@@ -103,7 +118,10 @@ METHODS: dict[str, Method] = {
     "fl": Method("Focal loss", 1, _loss(focal), {"gamma": GAMMA_GRID}, PAPER),
     "flsd53": Method("FLSD-53", 1, _loss(focal_sample_dependent), {}, PAPER),
     "fl-mdca": Method("FL+MDCA", 1, _loss_made_by(_focal_mdca), {"gamma": GAMMA_GRID, "beta": (1.0,)}, PAPER),
-    "fl-dtdp": Method("FL+DTDP", 1, _loss_made_by(_focal_dtdp), {"gamma": GAMMA_GRID, "weight": (5.0, 10.0)}, PAPER),
+    "fl-dtdp": Method(
+        "FL+DTDP", 1, _loss_made_by(_focal_dtdp), {"gamma": GAMMA_GRID, "weight": (5.0, 10.0)}, PAPER, prunes=True
+    ),
+    "de3": Method("Deep ensemble of 3", 1, _loss(cross_entropy), {}, PAPER, members=3),
     "dml": Method("DML", 2, _deep_mutual, {"alpha": ALPHA_GRID}, "MTE's grid"),
     "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER),
     "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER),

@@ -8,7 +8,7 @@ import math
 import types
 from dataclasses import asdict, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -46,11 +46,19 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(kind: Any, value: Any, place: str) -> Any:
-    """`value` as `kind`: a dataclass, a list, a dict, an optional, or a plain type."""
+    """`value` as `kind`: a dataclass, list, dict, `tuple[X, ...]`, union, literal or plain type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        (inner,) = (argument for argument in arguments if argument is not types.NoneType)
-        return None if value is None else _typed(inner, value, place)
+        if value is None and types.NoneType in arguments:
+            return None
+        inner = [argument for argument in arguments if argument is not types.NoneType]
+        return _typed(next((option for option in inner if option is type(value)), inner[0]), value, place)
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"{place} holds {value!r}; it is one of {', '.join(map(repr, arguments))}")
+        return value
+    if origin is tuple:
+        return tuple(_typed(list[arguments[0]], value, place))  # type: ignore[valid-type]
     if is_dataclass(kind):
         return _dataclass(kind, value, place)
     if origin is list:

@@ -1,0 +1,167 @@
+"""Does a killed run end as if nothing had happened? `python -m benchmarks.interruptions [--trials 100]`.
+
+Each trial starts a small training on real CIFAR-10 images in a process of its own, kills it with SIGKILL at a moment
+that is uniform over its length, resumes it in a new process, and compares with the run that nobody interrupted: the
+SHA-256 over all parameters, buffers, optimizer, progress and random state, and the losses of all steps in hexadecimal.
+Trials go in turn over methods, pipelines and precisions; networks have BatchNorm, images are augmented, checkpoints are
+written inside epochs too.
+"""
+
+import argparse
+import multiprocessing as mp
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import product
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from benchmarks.reporting import Check, finish, progress
+from counterpoise.models import Backbone
+from counterpoise.recipes.config import DataOptions, EngineOptions, OptimizerOptions, Precision, Recipe
+from counterpoise.training import named_data, resume, train
+from counterpoise.training.checkpoints import newest_intact, state_digest
+from counterpoise.training.folder import RunFolder
+from counterpoise.training.logs import STEP_COLUMNS, RowLog
+
+METHODS = ("ce", "mte1", "mte2", "dml")
+PIPELINES = ("memory", "stream with 0 workers", "stream with 2 workers")
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+_LAUNCH = mp.get_context("forkserver")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended: the digest of its state, and its losses by step."""
+
+    digest: str
+    losses: tuple[tuple[str, str], ...]
+
+
+def recipe_for(method: str, pipeline: str, precision: Precision) -> Recipe:
+    """Three epochs of ten steps, a checkpoint every four steps and every epoch."""
+    network = Backbone(name="resnet10", width=4)
+    return Recipe(
+        method=method,
+        primary=network,
+        auxiliary=network,
+        epochs=3,
+        batch=20,
+        data=DataOptions(
+            name="cifar10",
+            held_out=100,
+            limit=300,
+            pipeline="memory" if pipeline == "memory" else "stream",
+            workers=2 if pipeline.endswith("2 workers") else 0,
+            window=50,
+        ),
+        optimizer=OptimizerOptions(milestones=(2,)),
+        engine=EngineOptions(precision=precision, accelerator="cpu", threads=1, checkpoint_steps=4),
+    )
+
+
+def main() -> None:
+    """All trials, in turn over all combinations."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    options = parser.parse_args()
+    same, killed_at = run_trials(options.trials, seed=options.seed)
+    figures = {"trials": options.trials, "killed in the state": dict(killed_at)}
+    check = Check("runs that end with the same state and losses", same, at_least=options.trials)
+    finish("python -m benchmarks.interruptions", figures, [check])
+
+
+def run_trials(trials: int, *, seed: int) -> tuple[int, Counter[str]]:
+    """How many of the trials ended as the uninterrupted run, and where the kills fell."""
+    _LAUNCH.set_forkserver_preload(["counterpoise.training", "counterpoise.data.stream"])
+    combinations = list(product(METHODS, PIPELINES, PRECISIONS))
+    # The order is mixed, so that a few trials are not all of one method.
+    random.Random(seed).shuffle(combinations)  # noqa: S311
+    moments = random.Random(seed + 1)  # noqa: S311
+    references: dict[tuple[str, str, Precision], tuple[Ending, float]] = {}
+    same, killed_at = 0, Counter[str]()
+    with tempfile.TemporaryDirectory() as scratch:
+        for trial in range(trials):
+            combination = combinations[trial % len(combinations)]
+            recipe = recipe_for(*combination)
+            if combination not in references:
+                folder = Path(scratch) / f"reference-{len(references)}"
+                started = time.monotonic()
+                _finish(_start(recipe, folder))
+                references[combination] = ending(folder), time.monotonic() - started
+            reference, seconds = references[combination]
+            folder = Path(scratch) / f"trial-{trial}"
+            stage = interrupted(recipe, folder, after=moments.uniform(0, seconds))
+            killed_at[stage] += 1
+            _finish(_start(recipe, folder))
+            agrees = ending(folder) == reference
+            same += agrees
+            progress(
+                f"{trial + 1} of {trials}: {', '.join(combination)}; {stage}: {'same' if agrees else 'NOT the same'}"
+            )
+    return same, killed_at
+
+
+def interrupted(recipe: Recipe, folder: Path, *, after: float) -> str:
+    """Start a run, kill it after so many seconds, and say how far it had come."""
+    process = _start(recipe, folder)
+    process.join(after)
+    finished = not process.is_alive()
+    if process.pid is not None and not finished:
+        os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    if finished:
+        return "finished before the kill"
+    run = RunFolder(folder)
+    if not run.config.exists():
+        return "before the run began"
+    entry, _ = newest_intact(run.checkpoints)
+    rows = RowLog(run.steps, STEP_COLUMNS).rows()
+    if entry is None:
+        return "before the first checkpoint"
+    if run.primary.exists():
+        return "after training"
+    return "inside an epoch" if rows and entry.step % 10 else "from the end of an epoch"
+
+
+def ending(folder: Path) -> Ending:
+    """What a finished run left."""
+    run = RunFolder(folder)
+    entry, faults = newest_intact(run.checkpoints)
+    if entry is None or faults:
+        raise RuntimeError(f"{folder} has no intact checkpoint: {faults}")
+    rows = RowLog(run.steps, STEP_COLUMNS).rows()
+    return Ending(state_digest(run.checkpoints / entry.file), tuple((row["step"], row["loss_hex"]) for row in rows))
+
+
+def run_to_the_end(recipe: Recipe, folder: Path) -> None:
+    """Start the run, or go on with it; no predictions."""
+    torch.set_num_threads(1)
+    data = replace(named_data(recipe), test=None)
+    if RunFolder(folder).config.exists():
+        resume(folder, data=data)
+    else:
+        train(recipe, folder, data=data)
+
+
+def _start(recipe: Recipe, folder: Path) -> BaseProcess:
+    process = _LAUNCH.Process(target=run_to_the_end, args=(recipe, folder))
+    process.start()
+    return process
+
+
+def _finish(process: BaseProcess) -> None:
+    process.join()
+    if process.exitcode:
+        raise RuntimeError(f"a run ended with exit code {process.exitcode}")
+
+
+if __name__ == "__main__":
+    main()

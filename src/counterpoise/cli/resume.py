@@ -1,0 +1,31 @@
+"""`counterpoise resume`: go on with an interrupted run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from counterpoise.cli.train import DataRoot, print_outcome
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continue an interrupted run from its newest intact checkpoint, or finish what is missing after training.
+
+    It ends as it would have ended without the interruption, bit for bit. Conditions that would change the result are
+    refused unless they are allowed by name, and then recorded.
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of the run."""
+    allow: tuple[Literal["config", "torch", "threads", "world-size", "device"], ...] = ()
+    """Changed conditions to accept: an edited config.json, another torch, other threads, processes or device."""
+    data_root: DataRoot = None
+    """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
+
+    def run(self) -> None:
+        """Resume, and print what came of it."""
+        from counterpoise.training import resume
+
+        print_outcome(resume(self.folder, allow=self.allow, root=self.data_root), self.folder)

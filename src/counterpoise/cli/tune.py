@@ -1,0 +1,100 @@
+"""`counterpoise tune`: search hyper-parameters by validation images."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
+from counterpoise.cli.train import DataRoot
+from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.ranges import changed_fields, default_ranges, parse_range
+from counterpoise.recipes.table import RECIPES
+
+if TYPE_CHECKING:
+    from counterpoise.training.study import Search
+
+
+@dataclass(frozen=True)
+class Tune:
+    """Search the best hyper-parameters of a recipe by its held-out images; the test images are not looked at.
+
+    Every field of the recipe can be changed, and every number in it searched: `counterpoise tune digits --search
+    hyper.alpha=0.4:1.2 optimizer.lr=0.01:0.3:log`. The same command continues a search that was interrupted; several at
+    a time, in processes that see the same folder, share its trials.
+    """
+
+    recipe: RecipeName
+    """A recipe; `counterpoise recipes` lists them."""
+    config: RecipeFields = field(default_factory=Recipe)
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Folder of the search; by default `runs/RECIPE-METHOD-tune`."""
+    trials: int = 20
+    """Trainings of the whole search, over all processes."""
+    search: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=LOW:HIGH[:log]", help_behavior_hint="")] = ()
+    """Fields to search; by default each `hyper.NAME` that --hyper leaves open, between the ends of its grid."""
+    measure: Literal["nll", "accuracy", "ece"] = "nll"
+    """Of the held-out images after the last epoch: the lowest NLL or ECE is best, or the highest accuracy."""
+    data_root: DataRoot = None
+    """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
+
+    def run(self) -> None:
+        """Search, and print what was found."""
+        if self.trials < 1:
+            raise ValueError(f"--trials must be at least 1, got {self.trials}")
+        ranges = [parse_range(text, self.config) for text in self.search] or default_ranges(self.config)
+        from counterpoise.training.tuning import tune
+
+        folder = self.out or Path("runs") / f"{self.recipe}-{self.config.method}-tune"
+        found = tune(self.config, ranges, folder, trials=self.trials, measure=self.measure, root=self.data_root)
+        print_search(found, folder, recipe=self.recipe)
+
+
+def print_search(found: "Search", folder: Path, *, recipe: str) -> None:
+    """The trials, the best first, and the command that trains with the best values."""
+    from counterpoise.report.numbers import measure_title, number
+    from counterpoise.report.tables import as_text, table
+    from counterpoise.training.module import MEASURES
+
+    heads = [measure_title(key) for key in MEASURES.values()]
+    paths = [searched.path for searched in found.ranges]
+    rows = []
+    for trial in found.ranked:
+        measured = [number(key, trial.measures[name]) for name, key in MEASURES.items()]
+        rows.append((str(trial.number), *(f"{trial.values[path]:g}" for path in paths), *measured))
+    print(as_text(table("Trials", ("trial", *paths, *heads), rows)))
+    for trial in found.trials:
+        if trial.state != "complete":
+            values = ", ".join(f"{path} {value:g}" for path, value in trial.values.items())
+            print(f"trial {trial.number} ({values}): {trial.reason or 'still running in another process'}")
+    if found.best is not None:
+        best = found.ranked[0].values
+        for searched in found.ranges:
+            if best[searched.path] in (searched.low, searched.high):
+                print(f"\nthe best {searched.path} lies at an end of its range; a wider range may hold a better one")
+        print(f"\nsearch: {folder / 'search.png'}\nbest:   {folder / 'best.json'}, which is trained by\n")
+        print(shlex.join(["counterpoise", "train", recipe, *flags(RECIPES[recipe].recipe(), found.best)]))
+
+
+def flags(base: Recipe, wanted: Recipe) -> list[str]:
+    """Arguments that make the wanted recipe of another one.
+
+    >>> flags(Recipe(), Recipe(hyper={"alpha": 0.8}, epochs=5))
+    ['--hyper', 'alpha', '0.8', '--epochs', '5']
+    """
+    return [word for path, value in changed_fields(base, wanted).items() for word in _flag(path, value)]
+
+
+def _flag(path: str, value: Any) -> list[str]:
+    name = path.replace("_", "-")
+    if isinstance(value, bool):
+        group, dot, last = name.rpartition(".")
+        return [f"--{name}" if value else f"--{group}{dot}no-{last}"]
+    if isinstance(value, Mapping):
+        return [f"--{name}", *(str(part) for item in value.items() for part in item)]
+    if isinstance(value, tuple):
+        return [f"--{name}", *map(str, value)]
+    return [f"--{name}", str(value)]

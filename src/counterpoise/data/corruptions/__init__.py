@@ -1,0 +1,23 @@
+"""The 19 corruptions of CIFAR-C at five severities: made here ("CIFAR-C-style"), or read from the published files."""
+
+from counterpoise.data.corruptions.official import official_corrupted
+from counterpoise.data.corruptions.table import (
+    CORRUPTIONS,
+    EXTRA,
+    SEVERITIES,
+    STANDARD,
+    TITLE,
+    Corruption,
+    corrupted,
+)
+
+__all__ = [
+    "CORRUPTIONS",
+    "EXTRA",
+    "SEVERITIES",
+    "STANDARD",
+    "TITLE",
+    "Corruption",
+    "corrupted",
+    "official_corrupted",
+]

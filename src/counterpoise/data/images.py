@@ -1,0 +1,271 @@
+"""Image sets that fit into memory, as uint8 tensors that are decoded once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from counterpoise._arrays import class_indices
+from counterpoise._extras import require
+from counterpoise.data.decode import decoded_chunk
+from counterpoise.data.keyed import HELD_OUT, permutation
+from counterpoise.data.rows import UNLABELLED, read_rows
+from counterpoise.data.sets import ImageSet
+from counterpoise.data.sources import resolve
+
+Progress = Callable[[int, int], None]
+"""Called with the rows done and the rows in all."""
+
+_DIGITS_TEST = 360
+_DIGITS_SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Labelled images in memory.
+
+    Attributes:
+        pixels: uint8 `[n, C, H, W]`, best in channels-last memory, which the augmentation works on.
+        labels: int64 `[n]`, -1 where a sample has none.
+        ids: int64 `[n]`, row numbers in the set as it is stored; augmentation and order are keyed by them.
+        classes: names of the classes.
+        mean: of each channel, of pixels scaled to [0, 1].
+        std: of each channel, likewise.
+        name: of the set.
+        note: what a reader of a result must know of the set.
+        flip: whether a mirrored image is still of its class.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+    ids: Tensor
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    name: str = "images"
+    note: str = ""
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        rows = len(self.pixels)
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
+            raise ValueError(
+                f"pixels must be uint8 of shape [n, C, H, W], got {self.pixels.dtype} of {list(self.pixels.shape)}"
+            )
+        if self.labels.shape != (rows,) or self.ids.shape != (rows,):
+            raise ValueError(f"{rows} images need as many labels and ids, got {len(self.labels)} and {len(self.ids)}")
+        if not len(self.mean) == len(self.std) == self.pixels.shape[1]:
+            raise ValueError(
+                f"images of {self.pixels.shape[1]} channels need a mean and a std for each, "
+                f"got {len(self.mean)} and {len(self.std)}"
+            )
+        check_labels(self.labels, self.ids, classes=len(self.classes), where=self.name)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def take(self, indices: Tensor) -> "Images":
+        """The rows at these positions, in this order, under their old ids."""
+        return Images(
+            # Selected as rows of contiguous bytes; indexing would rearrange the memory.
+            pixels=self.pixels.permute(0, 2, 3, 1).index_select(0, indices).permute(0, 3, 1, 2),
+            labels=self.labels[indices],
+            ids=self.ids[indices],
+            classes=self.classes,
+            mean=self.mean,
+            std=self.std,
+            name=self.name,
+            note=self.note,
+            flip=self.flip,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        pixels: Any,
+        labels: Any = None,
+        *,
+        classes: Sequence[str] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        name: str = "images",
+        note: str = "",
+        flip: bool = True,
+    ) -> "Images":
+        """Images from a uint8 tensor or array, NCHW or NHWC with 1 or 3 channels (NCHW where both fit).
+
+        Without `classes` they are numbered up to the largest label; without `mean` and `std` they are measured, so give
+        those of the training images with test images.
+
+        >>> images = Images.of(torch.zeros(2, 8, 8, 1, dtype=torch.uint8), [0, 1], mean=[0.0], std=[1.0])
+        >>> images.pixels.shape, images.classes
+        (torch.Size([2, 1, 8, 8]), ('0', '1'))
+        """
+        dtype = getattr(pixels, "dtype", type(pixels))
+        if dtype not in (torch.uint8, np.uint8):
+            raise ValueError(f"pixels must be a tensor or array of uint8, values from 0 to 255, got {dtype}")
+        # Torch takes neither reversed nor read-only arrays as they are.
+        tensor = pixels if isinstance(pixels, Tensor) else torch.from_numpy(np.require(pixels, requirements=["C", "W"]))
+        if tensor.ndim != 4 or not {1, 3} & {tensor.shape[1], tensor.shape[3]}:
+            raise ValueError(
+                f"pixels must have shape [n, C, H, W] or [n, H, W, C] with C = 1 or 3, got {list(tensor.shape)}"
+            )
+        rows = tensor.permute(0, 2, 3, 1) if tensor.shape[1] in (1, 3) else tensor
+        count = torch.Size([len(rows)])
+        indices = torch.full(count, UNLABELLED) if labels is None else class_indices(labels, count)
+        if classes is None:
+            classes = [str(index) for index in range(int(indices.max()) + 1)] if len(indices) else []
+        if mean is None or std is None:
+            measured = channel_statistics(rows)
+            mean, std = mean or measured[0], std or measured[1]
+        return cls(
+            pixels=rows.contiguous().permute(0, 3, 1, 2),
+            labels=indices,
+            ids=torch.arange(len(rows)),
+            classes=tuple(classes),
+            mean=tuple(mean),
+            std=tuple(std),
+            name=name,
+            note=note,
+            flip=flip,
+        )
+
+
+def load_images(
+    name_or_path: str | Path,
+    split: str,
+    *,
+    root: Path | None = None,
+    domain: str | None = None,
+    ids: Tensor | None = None,
+    limit: int | None = None,
+    size: int | None = None,
+    progress: Progress | None = None,
+) -> Images:
+    """Read and decode a split.
+
+    Args:
+        name_or_path: see `resolve`.
+        split: `train`, `test`, or another that the set has; `all` of what is not divided.
+        root: folder of the local sets; by default the environment variable COUNTERPOISE_DATA.
+        domain: for sets of domains: tested on, and left out of training.
+        ids: only the rows with these numbers, in their stored order.
+        limit: the first rows only.
+        size: resize the shorter side to it and crop the centre; needed where images differ in size.
+        progress: called with the rows read and the rows there are.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1 row, got {limit}")
+    source = resolve(name_or_path, root=root)
+    if source.kind == "scikit-learn":
+        if (domain, size) != (None, None):
+            raise ValueError(f"{source.info.name} has no domains and one size; leave domain and size out")
+        images = _digits(source.info, split)
+        chosen = torch.arange(len(images)) if ids is None else torch.nonzero(torch.isin(images.ids, ids))[:, 0]
+        return images.take(chosen[:limit])
+    rows = read_rows(source, split, domain=domain)
+    most = rows.total if limit is None else min(limit, rows.total)
+    pixels: npt.NDArray[np.uint8] | None = None
+    labels: list[npt.NDArray[np.int64]] = []
+    found: list[npt.NDArray[np.int64]] = []
+    filled = 0
+    for chunk in rows.chunks:
+        if progress is not None:
+            progress(int(chunk.ids[0]), rows.total)
+        if ids is not None:
+            chunk = chunk.part(np.isin(chunk.ids, ids.numpy()))
+        chunk = chunk.part(slice(most - filled))
+        if len(chunk.ids):
+            shape = None if pixels is None else pixels.shape[1:]
+            decoded = decoded_chunk(chunk, channels=source.info.channels, size=size, shape=shape)
+            if pixels is None:
+                pixels = np.empty((most if ids is None else min(most, len(ids)), *decoded.shape[1:]), np.uint8)
+            pixels[filled : filled + len(decoded)] = decoded
+            filled += len(decoded)
+            labels.append(chunk.labels)
+            found.append(chunk.ids)
+        if filled == most:
+            break
+    if progress is not None:
+        progress(rows.total, rows.total)
+    if pixels is None:
+        raise ValueError(f"{source.info.name}, split {split!r} at {source.location} has no such rows")
+    return _images_of(source.info, rows.classes, pixels[:filled], np.concatenate(labels), np.concatenate(found))
+
+
+def hold_out(rows: int, *, size: int | float, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices to train on and indices held out, both sorted; a function of the arguments alone, on every platform.
+
+    Args:
+        rows: how many there are.
+        size: how many to hold out, or which fraction in (0, 1).
+        seed: which of the choices.
+
+    >>> hold_out(6, size=2, seed=0)
+    (tensor([0, 1, 4, 5]), tensor([2, 3]))
+    """
+    if isinstance(size, float) and not 0 < size < 1:
+        raise ValueError(f"a fraction to hold out must be in (0, 1), got {size}; a number of rows is an integer")
+    count = round(size * rows) if isinstance(size, float) else size
+    if not 0 < count < rows:
+        raise ValueError(f"cannot hold out {count} of {rows} rows and train on the others")
+    order = permutation(seed, 0, rows, HELD_OUT)
+    return order[count:].sort().values, order[:count].sort().values
+
+
+def check_labels(labels: Tensor, ids: Tensor, *, classes: int, where: str) -> None:
+    """Refuse labels that no class has, by the row of the first."""
+    wrong = torch.nonzero((labels < UNLABELLED) | (labels >= classes))
+    if len(wrong):
+        row = int(wrong[0])
+        raise ValueError(
+            f"{where}: the label of row {int(ids[row])} is {int(labels[row])}, outside [0, {classes}); "
+            f"{UNLABELLED} stands for a sample without a label"
+        )
+
+
+def channel_statistics(pixels: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of uint8 `[n, H, W, C]`, scaled to [0, 1]; exact sums."""
+    counts = torch.stack([torch.bincount(channel.reshape(-1), minlength=256) for channel in pixels.unbind(-1)]).double()
+    values = torch.arange(256, dtype=torch.float64) / 255
+    mean = counts @ values / counts.sum(1)
+    variance = (counts * (values - mean[:, None]) ** 2).sum(1) / counts.sum(1)
+    return tuple(mean.tolist()), tuple(variance.sqrt().clamp_min(1 / 255).tolist())
+
+
+def _images_of(
+    info: ImageSet,
+    classes: tuple[str, ...],
+    pixels: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.int64],
+    ids: npt.NDArray[np.int64],
+) -> Images:
+    return Images(
+        pixels=torch.from_numpy(pixels).permute(0, 3, 1, 2),
+        labels=torch.from_numpy(labels),
+        ids=torch.from_numpy(ids),
+        classes=classes or tuple(str(index) for index in range(int(labels.max()) + 1)),
+        mean=info.mean,
+        std=info.std,
+        name=info.name,
+        note=info.note,
+        flip=info.flip,
+    )
+
+
+def _digits(info: ImageSet, split: str) -> Images:
+    """Scikit-learn's digits; their split is our own and fixed, and their ids are rows of the whole."""
+    sklearn = require("sklearn.datasets", extra="train", purpose="the digits data set")
+    bunch = sklearn.load_digits()
+    train, test = hold_out(len(bunch.target), size=_DIGITS_TEST, seed=_DIGITS_SEED)
+    whole = torch.arange(len(bunch.target))
+    splits = {"train": train, "test": test, "all": whole}
+    if split not in splits:
+        raise ValueError(f"digits has the splits {', '.join(map(repr, splits))}, not {split!r}")
+    pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
+    return _images_of(info, info.classes, pixels, bunch.target.astype(np.int64), whole.numpy()).take(splits[split])

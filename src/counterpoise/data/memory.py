@@ -1,0 +1,154 @@
+"""A loader of images in memory: augmented on the device, resumable at any batch, the same on any number of ranks."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from counterpoise.data.augment import Augmentation, normalised
+from counterpoise.data.images import Images
+from counterpoise.data.keyed import permutation
+
+
+class Batch(NamedTuple):
+    """Normalised images, float32 `[b, C, H, W]` in channels-last memory; labels and sample ids, int64 `[b]`."""
+
+    images: Tensor
+    labels: Tensor
+    ids: Tensor
+
+
+class Position:
+    """How far an epoch is, in delivered batches: the state of a loader, and what it resumes from."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.consumed = 0
+        self._resuming = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Another epoch starts at its first batch; the one that is under way goes on."""
+        if epoch != self.epoch:
+            self.epoch, self.consumed, self._resuming = epoch, 0, False
+
+    def load(self, *, epoch: int, consumed: int) -> None:
+        """The next iteration goes on after `consumed` batches."""
+        self.epoch, self.consumed, self._resuming = epoch, consumed, True
+
+    def start(self, batches: int) -> int:
+        """The first batch of an iteration: after those consumed if a state was loaded, else 0."""
+        if not self._resuming or self.consumed >= batches:
+            self.consumed = 0
+        self._resuming = False
+        return self.consumed
+
+
+class MemoryLoader:
+    """Batches of images in memory, in an order and with an augmentation that (seed, epoch, sample id) decide alone.
+
+    Batches, their order and their pixels do not depend on the number of ranks, on the device, or on an interruption.
+    Call `set_epoch` before each epoch, or each has the same order.
+
+    Args:
+        images: the samples.
+        batch: samples a step over all ranks; each rank takes every `world`-th row of it.
+        seed: of order and augmentation.
+        augmentation: None for evaluation.
+        shuffle: a new order every epoch.
+        drop_last: leave the rows out that do not fill a batch; which ones changes with the order. Without it no row is
+            lost or repeated, and ranks may differ by a row, or at the end by a batch.
+        rank: of this process.
+        world: number of processes; it must divide `batch`.
+        device: where the images are kept and augmented.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        *,
+        batch: int,
+        seed: int,
+        augmentation: Augmentation | None,
+        shuffle: bool,
+        drop_last: bool,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        check_shares(batch=batch, rank=rank, world=world)
+        self.images = images
+        self.batch = batch
+        self.seed = seed
+        self.augmentation = augmentation
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.rank = rank
+        self.world = world
+        self._position = Position()
+        self._kept: Tensor | None = None
+        self.to(device)
+
+    def to(self, device: torch.device | str) -> "MemoryLoader":
+        """Keep the samples on a device; batches come from there."""
+        self.device = torch.device(device)
+        # Rows of contiguous bytes, which are selected several times faster than by planes.
+        self._pixels = self.images.pixels.permute(0, 2, 3, 1).contiguous().to(self.device)
+        self._labels, self._ids = self.images.labels.to(self.device), self.images.ids.to(self.device)
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose order and augmentation; another epoch than the present one starts at its first batch."""
+        self._position.set_epoch(epoch)
+
+    def use_only(self, kept: Tensor | None) -> None:
+        """Leave samples out from the next iteration on: bool `[n]`, true for the rows of `images` that take part."""
+        if kept is not None and (kept.dtype != torch.bool or kept.shape != (len(self.images),)):
+            raise ValueError(
+                f"kept must be a bool for each of {len(self.images)} images, got {kept.dtype} of {list(kept.shape)}"
+            )
+        self._kept = kept
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch and the batches of it that were delivered."""
+        return {"epoch": self._position.epoch, "consumed": self._position.consumed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on after the batches that were delivered when the state was taken."""
+        self._position.load(epoch=state_dict["epoch"], consumed=state_dict["consumed"])
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch on this rank."""
+        rows = len(self.images) if self._kept is None else int(self._kept.sum())
+        whole, rest = divmod(rows, self.batch)
+        return whole + (0 if self.drop_last else int(rest > self.rank))
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = len(self)
+        first = self._position.start(batches)
+        epoch = self._position.epoch
+        order = self._order(epoch)
+        for number in range(first, batches):
+            rows = order[number * self.batch + self.rank : (number + 1) * self.batch : self.world]
+            self._position.consumed = number + 1
+            yield self._batch_of(rows, epoch)
+
+    def _order(self, epoch: int) -> Tensor:
+        rows = torch.arange(len(self.images), device=self.device)
+        if self._kept is not None:
+            rows = rows[self._kept.to(self.device)]
+        return rows[permutation(self.seed, epoch, self._ids[rows])] if self.shuffle else rows
+
+    def _batch_of(self, rows: Tensor, epoch: int) -> Batch:
+        pixels, ids = self._pixels.index_select(0, rows).permute(0, 3, 1, 2), self._ids[rows]
+        if self.augmentation is not None:
+            pixels = self.augmentation(pixels, ids, seed=self.seed, epoch=epoch)
+        return Batch(normalised(pixels, self.images.mean, self.images.std), self._labels[rows], ids)
+
+
+def check_shares(*, batch: int, rank: int, world: int) -> None:
+    """Refuse a global batch that ranks cannot share evenly."""
+    if batch < 1 or world < 1 or batch % world:
+        raise ValueError(f"a batch of {batch} cannot be shared evenly by {world} ranks; choose a multiple of {world}")
+    if not 0 <= rank < world:
+        raise ValueError(f"rank must be in [0, {world}), got {rank}")

@@ -1,0 +1,181 @@
+"""The rows of a split of Parquet files as pieces, its row groups, and who reads which of them in an epoch.
+
+An epoch is one sequence of rows: the pieces in a keyed order, one after the other. Each reader (a worker of a rank) has
+a range of it. All of it is arithmetic on the row counts in the files' footers, so any batch is found without reading
+those before it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from counterpoise._extras import require
+from counterpoise.data.keyed import PIECES, permutation
+from counterpoise.data.rows import Chunk, ParquetRows, chunk_of, hub_files, numbered_classes
+from counterpoise.data.sources import WHOLE, Source, stored_split
+
+
+class Piece(NamedTuple):
+    """One row group: its file, its number there, the row number of its first row in the split, and its rows."""
+
+    file: str
+    group: int
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A split as it is stored.
+
+    Attributes:
+        source: of the rows.
+        pieces: all row groups, in the order of the rows.
+        classes: names of the classes.
+        kept: bool for each row, true where it takes part; None for all.
+    """
+
+    source: Source
+    pieces: tuple[Piece, ...]
+    classes: tuple[str, ...]
+    kept: Tensor | None
+
+    @property
+    def rows(self) -> int:
+        """Stored rows, whether they take part or not."""
+        return self.pieces[-1].first + self.pieces[-1].rows
+
+    @property
+    def taking_part(self) -> int:
+        """Rows of an epoch."""
+        return self.rows if self.kept is None else int(self.kept.sum())
+
+    def ids(self, piece: Piece) -> Tensor:
+        """Row numbers of those of a piece that take part."""
+        ids = torch.arange(piece.first, piece.first + piece.rows)
+        return ids if self.kept is None else ids[self.kept[piece.first : piece.first + piece.rows]]
+
+    def without(self, excluded: Tensor) -> "Stored":
+        """The same split with some more rows, by their numbers, left out."""
+        if len(excluded) and not 0 <= int(excluded.min()) <= int(excluded.max()) < self.rows:
+            raise ValueError(
+                f"ids to exclude must be row numbers in [0, {self.rows}), "
+                f"got {int(excluded.min())} to {int(excluded.max())}"
+            )
+        kept = torch.ones(self.rows, dtype=torch.bool) if self.kept is None else self.kept.clone()
+        kept[excluded.cpu()] = False
+        return replace(self, kept=kept)
+
+
+class Share(NamedTuple):
+    """What one reader reads: positions [start, stop) of the sequence, from its batch number `first` on."""
+
+    start: int
+    stop: int
+    first: int
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """The rows of an epoch in the order in which they are read.
+
+    Attributes:
+        stored: the split.
+        order: numbers of the pieces, without those of which no row takes part.
+        ends: position after the last row of each piece in `order`.
+    """
+
+    stored: Stored
+    order: Tensor
+    ends: Tensor
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+
+def open_split(source: Source, split: str, *, domain: str | None = None) -> Stored:
+    """Read the footers of a split, and of its rows only the domains, or the labels where nothing names the classes."""
+    stored = stored_split(source, split, domain)
+    if source.kind not in ("parquet", "hub"):
+        raise ValueError(f"{source.info.name} at {source.location} is no Parquet, which alone can be streamed")
+    files = source.files.get(stored) or hub_files(source, stored)
+    pieces: list[Piece] = []
+    domains: list[str | None] = []
+    first = 0
+    for name in files:
+        file = ParquetRows(source, name)
+        for group in range(file.file.metadata.num_row_groups):
+            pieces.append(Piece(name, group, first, file.file.metadata.row_group(group).num_rows))
+            first += pieces[-1].rows
+        if file.columns.domain is not None and split != WHOLE:
+            domains += file.column(file.columns.domain).to_pylist()
+    if first == 0:
+        raise ValueError(f"{source.info.name}, split {split!r} at {source.location} has no rows")
+    kept = torch.tensor([(each == domain) == (split == "test") for each in domains]) if domains else None
+    classes = ParquetRows(source, files[0]).classes or numbered_classes(source, files)
+    return Stored(source, tuple(pieces), classes, kept)
+
+
+def sequence(stored: Stored, *, seed: int, epoch: int, shuffle: bool) -> Sequence:
+    """The pieces in the order of an epoch."""
+    count = len(stored.pieces)
+    order = permutation(seed, epoch, count, PIECES) if shuffle else torch.arange(count)
+    rows = torch.tensor([piece.rows if stored.kept is None else len(stored.ids(piece)) for piece in stored.pieces])
+    order = order[rows[order] > 0]
+    return Sequence(stored, order, rows[order].cumsum(0))
+
+
+def shares(
+    rows: int, *, batch: int, rank: int, world: int, readers: int, consumed: int, drop_last: bool
+) -> tuple[int, list[Share]]:
+    """Batches that a rank has in an epoch, and what its readers read after `consumed` of them, in the order of turns.
+
+    Readers take turns, so batch k comes from reader k modulo their number. With `drop_last` every rank has
+    `rows // batch` batches and the last `rows % batch` rows of the sequence are left out; else ranks share all rows,
+    and the last batch of the last reader may be short.
+
+    >>> shares(10, batch=2, rank=0, world=1, readers=2, consumed=0, drop_last=True)
+    (5, [Share(start=0, stop=6, first=0), Share(start=6, stop=10, first=0)])
+    >>> shares(10, batch=2, rank=0, world=1, readers=2, consumed=3, drop_last=True)
+    (5, [Share(start=6, stop=10, first=1), Share(start=0, stop=6, first=2)])
+    """
+    local = batch // world
+    if drop_last:
+        start, stop = (edge * (rows // batch) * local for edge in (rank, rank + 1))
+    else:
+        start, stop = (edge * rows // world for edge in (rank, rank + 1))
+    batches = -(-(stop - start) // local)
+    each, rest = divmod(batches, readers)
+    found = []
+    for turn in range(consumed, consumed + readers):
+        reader = turn % readers
+        begin = start + (reader * each + min(reader, rest)) * local
+        end = begin + (each + (reader < rest)) * local
+        found.append(Share(begin, min(end, stop), turn // readers))
+    return batches, found
+
+
+def read(rows: Sequence, start: int, stop: int) -> Iterator[Chunk]:
+    """The rows at positions [start, stop) of a sequence, still encoded."""
+    arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
+    opened: ParquetRows | None = None
+    turn = int(torch.searchsorted(rows.ends, start, right=True))
+    while start < stop:
+        piece, end = rows.stored.pieces[int(rows.order[turn])], int(rows.ends[turn])
+        ids = rows.stored.ids(piece).numpy()
+        ids = ids[len(ids) - (end - start) :][: stop - start]
+        if opened is None or opened.name != piece.file:
+            opened = ParquetRows(rows.stored.source, piece.file)
+        first, last = piece.first, ids[-1]
+        for table in opened.tables(piece.group):
+            here = ids[(ids >= first) & (ids < first + len(table))]
+            if len(here):
+                yield chunk_of(table.take(arrow.array(here - first)), opened.columns, here, opened.name)
+            first += len(table)
+            if first > last:
+                break
+        start += len(ids)
+        turn += 1

@@ -1,0 +1,150 @@
+"""Where the rows of a set are: a name of the table, Parquet files, a folder of images, or the hub."""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from counterpoise.data.sets import SETS, ImageSet
+
+ROOT_VARIABLE: Final = "COUNTERPOISE_DATA"
+WHOLE: Final = "all"
+"""The split of a source that is not divided."""
+
+_SPLITS = ("train", "validation", "valid", "val", "test")
+_HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A set and the place of its rows.
+
+    Attributes:
+        info: what is known of the set; columns are "" where they are to be recognised by their names.
+        kind: `parquet` files, a `folder` of images, the `hub`, or `scikit-learn`.
+        location: the folder or file, or the hub id.
+        files: of each stored split, in the order of the rows: Parquet files, or one folder of class folders.
+        missing: the local folder that would have come before the hub.
+    """
+
+    info: ImageSet
+    kind: Literal["parquet", "folder", "hub", "scikit-learn"]
+    location: str
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    missing: str = ""
+
+
+def resolve(name_or_path: str | Path, *, root: Path | None = None) -> Source:
+    """Find a set; no row is read and nothing is downloaded yet.
+
+    In this order: a name of the table `SETS`, whose folder under `root` (by default the environment variable
+    COUNTERPOISE_DATA) comes before the hub; a Parquet file, or a folder with Parquet files whose names start with their
+    split; a folder of class folders, perhaps below `train` and `test`; a hub id such as "owner/name".
+    """
+    text = str(name_or_path)
+    if text in SETS:
+        return _of_table(SETS[text], root)
+    path = Path(text).expanduser()
+    if path.is_file():
+        return Source(_unknown(path.stem), "parquet", text, {WHOLE: (str(path),)})
+    if path.is_dir():
+        return _of_folder(path)
+    if _HUB_ID.fullmatch(text):
+        return Source(_unknown(text), "hub", text)
+    near = difflib.get_close_matches(text, SETS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(
+        f"{text!r} is not the name of a data set ({', '.join(SETS)}), not a file or folder that exists, "
+        f"and not a hub id such as 'owner/name'{hint}"
+    )
+
+
+def stored_split(source: Source, split: str, domain: str | None) -> str:
+    """The stored split that holds the rows of `split`.
+
+    A set of domains is stored whole: its `train` is all domains but `domain`, its `test` is `domain`.
+    """
+    name, domains = source.info.name, source.info.domains
+    if not domains and domain is not None:
+        raise ValueError(f"{name} has no domains; leave domain out")
+    if domains and split not in ("train", "test", WHOLE):
+        raise ValueError(f"{name} has the splits 'train', 'test' and {WHOLE!r}, not {split!r}")
+    if domains and split != WHOLE and domain not in domains:
+        raise ValueError(
+            f"{name} trains on all domains but one and tests on that one: domain must be one of "
+            f"{', '.join(domains)}, got {domain!r}"
+        )
+    stored = WHOLE if domains else split
+    if source.files and stored not in source.files:
+        raise ValueError(
+            f"{name} has no split {split!r} at {source.location}; it has {', '.join(map(repr, source.files))}"
+        )
+    return stored
+
+
+def _of_table(info: ImageSet, root: Path | None) -> Source:
+    if info.name == "digits":
+        return Source(info, "scikit-learn", "scikit-learn")
+    stated = root if root is not None else os.environ.get(ROOT_VARIABLE)
+    folder = Path(stated).expanduser() / info.name if stated else None
+    if folder is not None and folder.is_dir():
+        files = _table_files(info, folder)
+        if not files:
+            expected = ", ".join(info.domains) if info.domains else "train or test"
+            raise ValueError(f"{folder} holds no Parquet files whose names start with {expected}")
+        return Source(info, "parquet", str(folder), files)
+    missing = str(folder) if folder is not None else f"{info.name} (no root given, and {ROOT_VARIABLE} is not set)"
+    if info.hub is None:
+        raise ValueError(
+            f"{info.name} ({info.note}) is not on the hub, and there is no folder {missing}; "
+            f"set {ROOT_VARIABLE} to the folder that holds {info.name}/"
+        )
+    return Source(info, "hub", info.hub, missing=missing)
+
+
+def _table_files(info: ImageSet, folder: Path) -> dict[str, tuple[str, ...]]:
+    if info.domains:
+        by_domain = tuple(file for domain in info.domains for file in _parquet_files(folder, domain))
+        files = {WHOLE: by_domain or _parquet_files(folder, "train")}
+    else:
+        files = {
+            split: _parquet_files(folder, split, info.hub_config)
+            or _parquet_files(folder, info.hub_splits.get(split, split), info.hub_config)
+            for split in _SPLITS
+        }
+    return {split: found for split, found in files.items() if found}
+
+
+def _parquet_files(folder: Path, start: str, config: str | None = None) -> tuple[str, ...]:
+    """Stored in the folder itself, or as a copy of the hub's repository has them."""
+    places = (folder, folder / "data", *([folder / config] if config else []))
+    return tuple(str(file) for place in places for file in sorted(place.glob(f"{start}*.parquet")))
+
+
+def _of_folder(path: Path) -> Source:
+    files = {split: found for split in _SPLITS if (found := _parquet_files(path, split))}
+    files = files or ({WHOLE: found} if (found := _parquet_files(path, "")) else {})
+    if files:
+        return Source(_unknown(path.name), "parquet", str(path), files)
+    folders = {split: (str(path / split),) for split in _SPLITS if (path / split).is_dir()} or {WHOLE: (str(path),)}
+    classes = tuple(
+        sorted({each.name for (folder,) in folders.values() for each in Path(folder).iterdir() if each.is_dir()})
+    )
+    if not classes:
+        raise ValueError(f"{path} holds neither Parquet files nor class folders of images")
+    return Source(_unknown(path.name, classes), "folder", str(path), folders)
+
+
+def _unknown(name: str, classes: tuple[str, ...] = ()) -> ImageSet:
+    return ImageSet(
+        name=name,
+        title=name,
+        image="",
+        label="",
+        classes=classes,
+        size=None,
+        note="normalised with ImageNet's mean and standard deviation",
+    )

@@ -1,0 +1,221 @@
+"""A loader for sets that do not fit into memory: Parquet files, local or on the hub, read window by window."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from counterpoise.data.augment import Augmentation, normalised
+from counterpoise.data.decode import decoded_chunk
+from counterpoise.data.images import check_labels
+from counterpoise.data.keyed import permutation
+from counterpoise.data.memory import Batch, Position, check_shares
+from counterpoise.data.pieces import Sequence, Share, open_split, read, sequence, shares
+from counterpoise.data.rows import Chunk, regrouped
+from counterpoise.data.sources import resolve
+
+Pixels = tuple[Tensor, Tensor, Tensor]
+"""Pixels uint8 `[b, H, W, C]`, labels and ids of a batch, before augmentation."""
+
+
+class StreamLoader:
+    """Batches of a split that stays on disk or on the hub; the protocol is that of `MemoryLoader`, without pruning.
+
+    In an epoch the row groups of the files come in an order keyed by (seed, epoch), and each reader permutes windows of
+    consecutive rows, so two rows can only meet in a batch if they are stored near each other or their row groups
+    follow each other: files whose rows are sorted by class should be shuffled once when they are written. What an
+    image becomes is keyed by (seed, epoch, sample id), as in memory.
+
+    Order is promised for one number of ranks, of workers, one batch and one window; a state is refused by others. All
+    ranks deliver as many batches, so the number of delivered batches is the whole state and each rank finds its place
+    from it: nothing before the window that is under way is read again.
+
+    Args:
+        name_or_path: see `resolve`; the set must be stored as Parquet.
+        split: of the set.
+        batch: samples a step over all ranks.
+        seed: of order and augmentation.
+        augmentation: None for evaluation.
+        shuffle: a new order every epoch.
+        drop_last: leave the last `rows % batch` rows of the epoch's sequence out, so that all batches are full on all
+            ranks; which rows they are changes with the order. Without it no row is lost or repeated.
+        workers: processes that read and decode; 0 does so in this one.
+        window: rows that a worker holds encoded and permutes.
+        exclude: ids of rows to leave out, such as those held out for validation.
+        root: folder of the local sets.
+        domain: for sets of domains: tested on, and left out of training.
+        size: resize the shorter side to it and crop the centre.
+        rank: of this process.
+        world: number of processes; it must divide `batch`.
+        device: where batches are augmented.
+    """
+
+    def __init__(
+        self,
+        name_or_path: str | Path,
+        split: str,
+        *,
+        batch: int,
+        seed: int,
+        augmentation: Augmentation | None,
+        shuffle: bool,
+        drop_last: bool,
+        workers: int = 0,
+        window: int = 2000,
+        exclude: Tensor | None = None,
+        root: Path | None = None,
+        domain: str | None = None,
+        size: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        check_shares(batch=batch, rank=rank, world=world)
+        if window < 1 or workers < 0:
+            raise ValueError(f"window must be at least 1 and workers at least 0, got {window} and {workers}")
+        stored = open_split(resolve(name_or_path, root=root), split, domain=domain)
+        if exclude is not None:
+            stored = stored.without(exclude)
+        info = stored.source.info
+        self.name, self.note, self.flip, self.classes = info.name, info.note, info.flip, stored.classes
+        self.mean, self.std = info.mean, info.std
+        self.batch = batch
+        self.seed = seed
+        self.augmentation = augmentation
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.workers = workers
+        self.window = window
+        self.size = size
+        self.rank = rank
+        self.world = world
+        self._stored = stored
+        self._position = Position()
+        self.to(device)
+
+    def to(self, device: torch.device | str) -> "StreamLoader":
+        """Augment batches on a device; they come from there."""
+        self.device = torch.device(device)
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose order and augmentation; another epoch than the present one starts at its first batch."""
+        self._position.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch, the batches of it that were delivered on each rank, and what the order depends on."""
+        return {"epoch": self._position.epoch, "consumed": self._position.consumed, **self._layout()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on after the batches that were delivered when the state was taken, on the same layout of readers."""
+        for name, here in self._layout().items():
+            if state_dict[name] != here:
+                raise ValueError(
+                    f"the state was taken with {name} = {state_dict[name]}, this stream has {name} = {here}; the order "
+                    f"of a stream depends on it, so resume with {state_dict[name]}, or start at the next epoch"
+                )
+        self._position.load(epoch=state_dict["epoch"], consumed=state_dict["consumed"])
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch on this rank."""
+        return self._shares(self._stored.taking_part, consumed=0)[0]
+
+    def __iter__(self) -> Iterator[Batch]:
+        consumed, epoch = self._position.start(len(self)), self._position.epoch
+        rows = sequence(self._stored, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+        reader = _Reader(
+            rows=rows,
+            shares=self._shares(len(rows), consumed=consumed)[1],
+            batch=self.batch // self.world,
+            window=self.window,
+            size=self.size,
+            key=(self.seed, epoch) if self.shuffle else None,
+        )
+        loader = DataLoader(
+            reader,
+            batch_size=None,
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # or starting workers would draw from the global one
+        )
+        for number, (pixels, labels, ids) in enumerate(loader, start=consumed + 1):
+            batch = self._batch_of(pixels, labels, ids, epoch)
+            self._position.consumed = number
+            yield batch
+
+    def _batch_of(self, pixels: Tensor, labels: Tensor, ids: Tensor, epoch: int) -> Batch:
+        pixels, labels, ids = (each.to(self.device, non_blocking=True) for each in (pixels, labels, ids))
+        images = pixels.permute(0, 3, 1, 2)
+        if self.augmentation is not None:
+            images = self.augmentation(images, ids, seed=self.seed, epoch=epoch)
+        return Batch(normalised(images, self.mean, self.std), labels, ids)
+
+    def _layout(self) -> dict[str, int]:
+        return {"world": self.world, "workers": self._readers, "batch": self.batch, "window": self.window}
+
+    @property
+    def _readers(self) -> int:
+        return max(self.workers, 1)
+
+    def _shares(self, rows: int, *, consumed: int) -> tuple[int, list[Share]]:
+        return shares(
+            rows,
+            batch=self.batch,
+            rank=self.rank,
+            world=self.world,
+            readers=self._readers,
+            consumed=consumed,
+            drop_last=self.drop_last,
+        )
+
+
+def sample_ids(name_or_path: str | Path, split: str, *, root: Path | None = None, domain: str | None = None) -> Tensor:
+    """Row numbers of a split that can be streamed, int64 `[n]`; no image is read."""
+    stored = open_split(resolve(name_or_path, root=root), split, domain=domain)
+    return torch.cat([stored.ids(piece) for piece in stored.pieces])
+
+
+@dataclass(frozen=True)
+class _Reader(IterableDataset[Pixels]):
+    """What one rank reads of an epoch; each worker has a share of it.
+
+    Attributes:
+        rows: the epoch's sequence.
+        shares: of the workers, in the order in which they deliver.
+        batch: rows of a batch on this rank.
+        window: rows that are permuted together.
+        size: pixels a side to bring the images to.
+        key: seed and epoch of the permutation; None for the stored order.
+    """
+
+    rows: Sequence
+    shares: list[Share]
+    batch: int
+    window: int
+    size: int | None
+    key: tuple[int, int] | None
+
+    def __iter__(self) -> Iterator[Pixels]:
+        worker = get_worker_info()
+        share = self.shares[worker.id if worker is not None else 0]
+        stored, shape = self.rows.stored, None
+        for chunk in regrouped(self._permuted(share), self.batch):
+            pixels = decoded_chunk(chunk, channels=stored.source.info.channels, size=self.size, shape=shape)
+            shape = pixels.shape[1:]
+            labels, ids = torch.from_numpy(chunk.labels), torch.from_numpy(chunk.ids)
+            check_labels(labels, ids, classes=len(stored.classes), where=chunk.where)
+            yield torch.from_numpy(pixels), labels, ids
+
+    def _permuted(self, share: Share) -> Iterator[Chunk]:
+        """The windows of a share from the one on that holds the first row to deliver."""
+        consumed = share.first * self.batch
+        skip = consumed % self.window
+        for window in regrouped(read(self.rows, share.start + consumed - skip, share.stop), self.window):
+            ids = torch.from_numpy(window.ids)
+            order = torch.arange(len(ids)) if self.key is None else permutation(*self.key, ids)
+            yield window.part(order.numpy()[skip:])
+            skip = 0

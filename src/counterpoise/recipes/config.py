@@ -1,0 +1,218 @@
+"""Everything that decides a training run, as frozen dataclasses: what `config.json` of a run folder holds.
+
+The text below a field is its help on the command line.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+from counterpoise._documents import from_document, to_document
+from counterpoise.models import Backbone
+from counterpoise.recipes.methods import METHODS
+
+SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 1
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """What is trained on."""
+
+    name: str = "cifar10"
+    """Data set: a name (see `counterpoise recipes`), a Parquet file or folder, an image folder, or a hub id."""
+    domain: str | None = None
+    """Domain that is left out of training and tested on, for sets that have domains."""
+    held_out: int | float = 5000
+    """Training images held out for validation, by seed: a number, or a fraction below 1."""
+    pipeline: Literal["memory", "stream"] = "memory"
+    """All images in memory as one tensor, augmented on the device; or streamed from disk or the hub by workers."""
+    workers: int = 2
+    """Processes that decode and augment a stream."""
+    window: int = 2000
+    """Consecutive images of a stream that are shuffled together."""
+    padding: int = 4
+    """Pixels of padding around an image before the random crop; 0 for no crop."""
+    flip: bool = True
+    """Mirror every other image, by chance."""
+    limit: int | None = None
+    """Use only the first so many training images, for a trial."""
+    size: int | None = None
+    """Resize and centre-crop images to this many pixels; None where all have one size."""
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """SGD, and how its learning rate changes."""
+
+    lr: float = 0.1
+    """Learning rate of the primary, and of every model of deep mutual learning."""
+    auxiliary_lr: float = 0.01
+    """Learning rate of the auxiliaries, which never decays."""
+    momentum: float = 0.9
+    """Momentum."""
+    nesterov: bool = False
+    """Nesterov's form of momentum."""
+    weight_decay: float = 5e-4
+    """Weight decay."""
+    schedule: Literal["step", "cosine"] = "step"
+    """How `lr` decays: by steps at the milestones, or along half a cosine to zero."""
+    milestones: tuple[int, ...] = (150, 200, 250, 300)
+    """Epochs after which `lr` is multiplied by `decay`."""
+    decay: float = 0.1
+    """Factor at each milestone."""
+    warmup: float = 0.0
+    """Epochs over which `lr` grows linearly from zero."""
+    clip: float | None = None
+    """Largest norm of the gradients of each parameter group; None for no clipping."""
+
+
+@dataclass(frozen=True)
+class PruningOptions:
+    """Which samples DTDP leaves out; other methods prune nothing."""
+
+    share: float = 0.1
+    """Share of the training images with the lowest smoothed confidence that is left out."""
+    every: int = 5
+    """Epochs between two choices."""
+    smoothing: float = 0.3
+    """Weight of the newest confidence in the exponential average."""
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How and on what the run is computed."""
+
+    precision: Precision = "float32"
+    """Precision of the forward and backward passes; bfloat16 and float16 are mixed with float32."""
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
+    """Kind of device."""
+    devices: int = 1
+    """Devices on each machine, one process for each; the batch is divided between them."""
+    nodes: int = 1
+    """Machines."""
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    """Several devices: copies of the models (ddp), or shards of them (fsdp, FSDP2)."""
+    threads: int | None = None
+    """Threads of each process; None for torch's default. One against two changes the last bits of results."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits each time; on a CPU they all do, on a GPU it costs speed."""
+    compile: bool = False
+    """Compile the models with torch.compile."""
+    ema: float | None = None
+    """Keep an exponential moving average of the primary with this decay, and evaluate and ship that one."""
+    checkpoint_steps: int | None = None
+    """Save the complete state every so many steps, besides every epoch."""
+    checkpoint_epochs: int = 1
+    """Save the complete state every so many epochs."""
+    monitor: Literal["nll", "accuracy", "ece"] = "nll"
+    """Validation measure by which the best checkpoint is kept; what ships is the last epoch."""
+    loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+    """Besides the CSV files, which are always written."""
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What is predicted and measured after training."""
+
+    ood: tuple[str, ...] = ()
+    """Data sets of foreign images."""
+    corruptions: tuple[str, ...] = ()
+    """CIFAR-C-style corruptions of the test images, by name; `standard` for the usual 15, `all` for 19."""
+    severities: tuple[int, ...] = (1, 2, 3, 4, 5)
+    """Severities of the corruptions."""
+    corrupted_images: int | None = None
+    """Corrupt only the first so many test images; None for all."""
+    batch: int = 500
+    """Images that are predicted at a time."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A complete training run."""
+
+    method: str = "mte1"
+    """Training method; `counterpoise methods` lists them."""
+    hyper: dict[str, float] = field(default_factory=dict)
+    """Its hyper-parameters by name, such as `alpha 0.8`; by default the middle of the values that are tuned over."""
+    primary: Backbone = field(default_factory=Backbone)
+    """The network that ships."""
+    auxiliary: Backbone = field(default_factory=Backbone)
+    """The network of every auxiliary, or peer."""
+    epochs: int = 350
+    """Passes over the training images."""
+    batch: int = 100
+    """Images in a step, over all devices."""
+    seed: int = 0
+    """Decides the split, the initial weights, the order of images and their augmentation."""
+    data: DataOptions = field(default_factory=DataOptions)
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+    pruning: PruningOptions = field(default_factory=PruningOptions)
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
+
+    @property
+    def choice(self) -> dict[str, float]:
+        """One value of each hyper-parameter of the method."""
+        return METHODS[self.method].choice(self.hyper)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the configuration; runs with the same digest are the same experiment."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Strict JSON."""
+        return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Recipe":
+        """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+
+
+def require_possible(recipe: Recipe) -> None:
+    """Refuse what cannot be trained, with all that is wrong in one message.
+
+    >>> require_possible(Recipe(method="ce", hyper={"alpha": 1.0}))
+    Traceback (most recent call last):
+    ...
+    ValueError: Cross-entropy has no hyper-parameter alpha; it has none
+    """
+    if recipe.method not in METHODS:
+        raise ValueError(f"there is no method {recipe.method!r}; the methods are {', '.join(METHODS)}")
+    optimizer, engine, data = recipe.optimizer, recipe.engine, recipe.data
+    positive = {
+        "epochs": recipe.epochs,
+        "batch": recipe.batch,
+        "optimizer.lr": optimizer.lr,
+        "optimizer.auxiliary_lr": optimizer.auxiliary_lr,
+        "engine.devices": engine.devices,
+        "engine.nodes": engine.nodes,
+        "engine.checkpoint_epochs": engine.checkpoint_epochs,
+        "engine.checkpoint_steps": engine.checkpoint_steps,
+        "engine.threads": engine.threads,
+        "optimizer.clip": optimizer.clip,
+        "pruning.every": recipe.pruning.every,
+        "data.window": data.window,
+        "data.limit": data.limit,
+        "evaluation.batch": recipe.evaluation.batch,
+    }
+    wrong = [
+        f"{name} must be positive, got {value}" for name, value in positive.items() if value is not None and value <= 0
+    ]
+    shares = {"pruning.share": recipe.pruning.share, "pruning.smoothing": recipe.pruning.smoothing}
+    shares |= {"engine.ema": engine.ema} if engine.ema is not None else {}
+    wrong += [f"{name} must lie between 0 and 1, got {value}" for name, value in shares.items() if not 0 < value < 1]
+    if recipe.batch % (engine.devices * engine.nodes):
+        wrong.append(f"batch {recipe.batch} cannot be divided between {engine.devices * engine.nodes} devices")
+    if sorted(set(optimizer.milestones)) != list(optimizer.milestones):
+        wrong.append(f"optimizer.milestones must increase, got {optimizer.milestones}")
+    if engine.strategy == "fsdp" and (engine.ema is not None or engine.precision == "float16"):
+        wrong.append("engine.strategy fsdp takes neither engine.ema nor float16; use ddp, or bfloat16")
+    if METHODS[recipe.method].prunes and data.pipeline == "stream":
+        wrong.append(f"{recipe.method} prunes its samples, which needs data.pipeline memory")
+    if wrong:
+        raise ValueError("; ".join(wrong))
+    METHODS[recipe.method].choice(recipe.hyper)

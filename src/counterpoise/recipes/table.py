@@ -1,0 +1,113 @@
+"""Complete recipes by name, each a function that returns its configuration; a variant derives from another."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from counterpoise.models import Backbone
+from counterpoise.recipes.config import (
+    DataOptions,
+    EngineOptions,
+    EvaluationOptions,
+    OptimizerOptions,
+    Recipe,
+)
+
+RESNET18, RESNET34, RESNET50 = (Backbone(name=f"resnet{depth}") for depth in (18, 34, 50))
+
+
+@dataclass(frozen=True)
+class NamedRecipe:
+    """A recipe that can be called by name."""
+
+    title: str
+    recipe: Callable[[], Recipe]
+
+
+def paper(data: str, primary: Backbone) -> Recipe:
+    """The protocol of the MTE paper: 350 epochs of SGD in batches of 100, auxiliaries ResNet18."""
+    return Recipe(
+        primary=primary,
+        auxiliary=RESNET18,
+        data=DataOptions(name=data),
+        evaluation=EvaluationOptions(ood=("svhn",)),
+    )
+
+
+def cifar10_resnet34() -> Recipe:
+    """CIFAR-10 with ResNet34; CIFAR-100 near, SVHN far."""
+    recipe = paper("cifar10", RESNET34)
+    return replace(recipe, evaluation=replace(recipe.evaluation, ood=("cifar100", "svhn")))
+
+
+def cifar10_resnet50() -> Recipe:
+    """CIFAR-10 with ResNet50."""
+    return replace(cifar10_resnet34(), primary=RESNET50)
+
+
+def cifar100_resnet34() -> Recipe:
+    """CIFAR-100 with ResNet34; CIFAR-10 near, SVHN far."""
+    recipe = paper("cifar100", RESNET34)
+    return replace(recipe, evaluation=replace(recipe.evaluation, ood=("cifar10", "svhn")))
+
+
+def cifar100_resnet50() -> Recipe:
+    """CIFAR-100 with ResNet50."""
+    return replace(cifar100_resnet34(), primary=RESNET50)
+
+
+def tiny_imagenet_resnet34() -> Recipe:
+    """Tiny-ImageNet at 64 pixels with ResNet34."""
+    recipe = paper("tiny-imagenet", RESNET34)
+    return replace(recipe, data=replace(recipe.data, padding=8), evaluation=EvaluationOptions())
+
+
+def tiny_imagenet_resnet50() -> Recipe:
+    """Tiny-ImageNet at 64 pixels with ResNet50."""
+    return replace(tiny_imagenet_resnet34(), primary=RESNET50)
+
+
+def pacs_resnet34() -> Recipe:
+    """PACS at 64 pixels: trained on three domains, tested on the fourth; batches of 20."""
+    recipe = paper("pacs_64", RESNET34)
+    data = replace(recipe.data, domain="sketch", held_out=0.1, padding=8)
+    return replace(recipe, data=data, batch=20, evaluation=EvaluationOptions())
+
+
+def cifar10_small() -> Recipe:
+    """CIFAR-10 at a size for two CPU cores: ResNet18 of width 16, 15 epochs, bfloat16."""
+    small = Backbone(name="resnet18", width=16)
+    return Recipe(
+        primary=small,
+        auxiliary=small,
+        epochs=15,
+        data=DataOptions(name="cifar10"),
+        optimizer=OptimizerOptions(schedule="cosine", warmup=0.5, nesterov=True),
+        engine=EngineOptions(precision="bfloat16", checkpoint_steps=100),
+        evaluation=EvaluationOptions(ood=("svhn_partial", "dtd_32")),
+    )
+
+
+def digits() -> Recipe:
+    """Handwritten digits of 8x8 pixels that come with scikit-learn: no download, seconds."""
+    cnn = Backbone(name="cnn", width=16)
+    return Recipe(
+        primary=cnn,
+        auxiliary=cnn,
+        epochs=15,
+        batch=50,
+        data=DataOptions(name="digits", held_out=0.15, padding=1, flip=False),
+        optimizer=OptimizerOptions(lr=0.05, schedule="cosine", warmup=0.5, nesterov=True),
+    )
+
+
+RECIPES: dict[str, NamedRecipe] = {
+    "digits": NamedRecipe("scikit-learn's digits, a small CNN: no download, under a minute on a CPU", digits),
+    "cifar10-small": NamedRecipe("CIFAR-10, ResNet18 of width 16, 15 epochs: an hour on two CPU cores", cifar10_small),
+    "cifar10-resnet34": NamedRecipe("CIFAR-10, ResNet34: the paper's protocol, 350 epochs", cifar10_resnet34),
+    "cifar10-resnet50": NamedRecipe("CIFAR-10, ResNet50: the paper's protocol, 350 epochs", cifar10_resnet50),
+    "cifar100-resnet34": NamedRecipe("CIFAR-100, ResNet34: the paper's protocol, 350 epochs", cifar100_resnet34),
+    "cifar100-resnet50": NamedRecipe("CIFAR-100, ResNet50: the paper's protocol, 350 epochs", cifar100_resnet50),
+    "tiny-imagenet-resnet34": NamedRecipe("Tiny-ImageNet, ResNet34: the paper's protocol", tiny_imagenet_resnet34),
+    "tiny-imagenet-resnet50": NamedRecipe("Tiny-ImageNet, ResNet50: the paper's protocol", tiny_imagenet_resnet50),
+    "pacs-resnet34": NamedRecipe("PACS at 64 px, ResNet34, one domain left out: the paper's protocol", pacs_resnet34),
+}

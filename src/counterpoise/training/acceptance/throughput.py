@@ -1,0 +1,187 @@
+"""What the engine costs: its steps against those of a hand-written loop, in turn."""
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from typing import Any
+
+import lightning as L  # noqa: N812
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from counterpoise.data.images import Images
+from counterpoise.data.memory import MemoryLoader
+from counterpoise.recipes.config import Recipe
+from counterpoise.training.acceptance.bench import Bench, Finding, Skipped, gratings, recipe_for
+from counterpoise.training.acceptance.runs import synchronise, trained
+from counterpoise.training.engine import device_type
+from counterpoise.training.networks import recipe_models
+
+RATIO_LIMIT = 1.05
+"""Time of a step through the engine over that of a bare one, on a quiet machine."""
+
+RATIO_FAILED = 1.25
+"""Beyond this it is not the machine; between the two it may be."""
+
+SHORT_STEP = 0.01
+"""Seconds; of a bare step below this, the milliseconds that any engine needs are a large part, and only a warning."""
+
+_BARE_BATCHES = 20
+_DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds a step of every block."""
+
+    engine: tuple[float, ...]
+    bare: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Of the fastest blocks, which other programs disturbed least."""
+        return min(self.engine) / min(self.bare)
+
+
+def step_times(
+    recipe: Recipe,
+    images: Images,
+    *,
+    block: int,
+    blocks: int,
+    deadline: float = math.inf,
+    say: Callable[[str], None] = lambda _: None,
+) -> StepTimes:
+    """Steps of MTE-1 through the engine and in a bare loop, blocks in turn.
+
+    Args:
+        recipe: of the method `mte1`, in float32 or bfloat16; checkpoints inside an epoch are left out.
+        images: to train on; one epoch of them must hold `block * (blocks + 1)` steps.
+        block: steps in a row.
+        blocks: how many are timed; one more comes before, and warms up.
+        deadline: by `time.monotonic`; a block that is not full by then is left out.
+        say: shows a line of progress.
+    """
+    if recipe.method != "mte1" or recipe.engine.precision not in _DTYPES:
+        raise ValueError(f"the bare loop is of mte1 in {' or '.join(_DTYPES)}")
+    recipe = replace(recipe, engine=replace(recipe.engine, checkpoint_steps=None))
+    turns = TakeTurns(bare_loop(recipe, images), recipe, block=block, blocks=blocks, deadline=deadline, say=say)
+    trained(recipe, images, callbacks=[turns])
+    return StepTimes(tuple(turns.engine), tuple(turns.bare))
+
+
+class TakeTurns(L.Callback):
+    """After every block of the engine's steps, as many of the other loop's."""
+
+    def __init__(
+        self,
+        other: Callable[[int], None],
+        recipe: Recipe,
+        *,
+        block: int,
+        blocks: int,
+        deadline: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self.other, self.device = other, device_type(recipe.engine)
+        self.block, self.blocks, self.deadline, self.say = block, blocks, deadline, say
+        self.engine: list[float] = []
+        self.bare: list[float] = []
+        self._since = 0.0
+        self._stderr = sys.stderr
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        """Measure whenever a block is full; the first, which warms up, does not count."""
+        if time.monotonic() > self.deadline:
+            trainer.should_stop = True
+        if trainer.should_stop or trainer.global_step % self.block:
+            return
+        now = self._clock()
+        self.other(self.block)
+        resumed = self._clock()
+        if self._since:
+            self.engine.append((now - self._since) / self.block)
+            self.bare.append((resumed - now) / self.block)
+            # The engine's own progress is silenced, this is not.
+            with contextlib.redirect_stderr(self._stderr):
+                self.say(
+                    f"block {len(self.bare)} of {self.blocks}: "
+                    f"engine {1e3 * self.engine[-1]:.1f} ms, bare {1e3 * self.bare[-1]:.1f} ms a step"
+                )
+        trainer.should_stop = len(self.bare) >= self.blocks
+        self._since = self._clock()
+
+    def _clock(self) -> float:
+        synchronise(self.device)
+        return time.perf_counter()
+
+
+def bare_loop(recipe: Recipe, images: Images) -> Callable[[int], None]:
+    """MTE-1 written by hand, on batches that are on the device already; a function that takes so many steps."""
+    device, options, (alpha,) = device_type(recipe.engine), recipe.optimizer, recipe.choice.values()
+    build = recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
+    primary, auxiliary = _ready(build(recipe.seed + 1), device)
+    loader = MemoryLoader(
+        images, batch=recipe.batch, seed=0, augmentation=None, shuffle=True, drop_last=True, device=device
+    )
+    batches: Iterator[tuple[Tensor, Tensor]] = cycle(
+        [(part.images, part.labels) for part in islice(loader, _BARE_BATCHES)]
+    )
+    optimizer = torch.optim.SGD(
+        [
+            {"params": primary.parameters(), "lr": options.lr},
+            {"params": auxiliary.parameters(), "lr": options.auxiliary_lr},
+        ],
+        lr=options.lr,
+        momentum=options.momentum,
+        nesterov=options.nesterov,
+        weight_decay=options.weight_decay,
+    )
+    dtype = _DTYPES[recipe.engine.precision]
+
+    def steps(number: int) -> None:
+        for inputs, labels in islice(batches, number):
+            optimizer.zero_grad()
+            with torch.autocast(device, dtype, enabled=dtype is not None):
+                f, g = primary(inputs).float(), auxiliary(inputs).float()
+            log_f, log_g = F.log_softmax(f, -1), F.log_softmax(g, -1)
+            pull = F.kl_div(log_f, log_g.detach(), log_target=True, reduction="batchmean")
+            follow = F.kl_div(log_g, log_f.detach(), log_target=True, reduction="batchmean")
+            (F.nll_loss(log_f, labels) + alpha * pull + follow).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    return steps
+
+
+def throughput(bench: Bench) -> Finding:
+    """A step through the engine takes little more than a bare one; between the two limits it is a warning."""
+    setting, block, blocks = bench.scale.training, bench.scale.block, bench.scale.blocks
+    recipe = recipe_for(setting, device=bench.device)
+    images = gratings((block * (blocks + 1) + 1) * setting.batch, pixels=setting.pixels)
+    times = step_times(
+        recipe,
+        images,
+        block=block,
+        blocks=blocks,
+        deadline=bench.deadline,
+        say=lambda text: bench.say(f"{bench.name}: {text}"),
+    )
+    if len(times.bare) < 2:
+        raise Skipped("the time was up after less than two blocks of steps")
+    rate = setting.batch / min(times.engine)
+    return bench.finding(
+        times.ratio,
+        RATIO_LIMIT,
+        "of a bare step",
+        passed=times.ratio <= RATIO_FAILED or min(times.bare) < SHORT_STEP,
+        detail=f"{1e3 * min(times.engine):.1f} ms against {1e3 * min(times.bare):.1f} ms, {rate:,.0f} images/s",
+    )
+
+
+def _ready(models: Sequence[nn.Module], device: str) -> list[nn.Module]:
+    return [model.to(device, memory_format=torch.channels_last).train() for model in models]  # type: ignore[call-overload]

@@ -1,0 +1,172 @@
+"""The images of a run: what is trained on, held out, tested, and foreign."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lightning as L  # noqa: N812
+import torch
+from torch import Tensor
+
+from counterpoise._files import replacing
+from counterpoise.data.augment import Augmentation
+from counterpoise.data.images import Images, hold_out, load_images
+from counterpoise.data.memory import MemoryLoader
+from counterpoise.data.stream import StreamLoader, sample_ids
+from counterpoise.recipes.config import Recipe
+
+Loader = MemoryLoader | StreamLoader
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Images for a run; all but `training` and `validation` are loaded when they are needed.
+
+    Attributes:
+        training: makes the loader of one rank from `seed`, `rank` and `world`; the seed decides order and augmentation.
+        validation: held-out images.
+        held_out: their row numbers in the training split as it is stored, or None where they are not a part of it.
+        test: the test images.
+        foreign: other images by name.
+    """
+
+    training: Callable[[int, int, int], Loader]
+    validation: Images
+    held_out: Tensor | None = None
+    test: Callable[[], Images] | None = None
+    foreign: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
+
+
+def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
+    """The data sets that a recipe names."""
+    options = recipe.data
+
+    def test() -> Images:
+        return load_images(options.name, "test", root=root, domain=options.domain, size=options.size)
+
+    def foreign(name: str) -> Callable[[], Images]:
+        return lambda: load_images(name, "test", root=root, size=options.size)
+
+    others = {name: foreign(name) for name in recipe.evaluation.ood}
+    if options.pipeline == "stream":
+        return _streamed(recipe, root=root, test=test, foreign=others)
+    images = load_images(
+        options.name, "train", root=root, domain=options.domain, limit=options.limit, size=options.size
+    )
+    return from_images(recipe, images, test=test, foreign=others)
+
+
+def from_images(
+    recipe: Recipe,
+    images: Images,
+    *,
+    test: Callable[[], Images] | None = None,
+    foreign: Mapping[str, Callable[[], Images]] | None = None,
+) -> RunData:
+    """Training images in memory, of which some are held out."""
+    kept, held_out = hold_out(len(images), size=recipe.data.held_out, seed=recipe.seed)
+    training = images.take(kept)
+    return RunData(
+        training=lambda seed, rank, world: MemoryLoader(
+            training,
+            batch=recipe.batch,
+            seed=seed,
+            augmentation=augmentation(recipe, training),
+            shuffle=True,
+            drop_last=True,
+            rank=rank,
+            world=world,
+        ),
+        validation=images.take(held_out),
+        held_out=images.ids[held_out],
+        test=test,
+        foreign=foreign or {},
+    )
+
+
+def _streamed(
+    recipe: Recipe, *, root: Path | None, test: Callable[[], Images], foreign: Mapping[str, Callable[[], Images]]
+) -> RunData:
+    """Training images that are read as they are needed; those held out are in memory."""
+    options = recipe.data
+    ids = sample_ids(options.name, "train", root=root, domain=options.domain)
+    limited = ids[: options.limit]
+    _, held_out = hold_out(len(limited), size=options.held_out, seed=recipe.seed)
+    validation = load_images(
+        options.name, "train", root=root, domain=options.domain, ids=limited[held_out], size=options.size
+    )
+    return RunData(
+        training=lambda seed, rank, world: StreamLoader(
+            options.name,
+            "train",
+            batch=recipe.batch,
+            seed=seed,
+            augmentation=augmentation(recipe, validation),
+            shuffle=True,
+            drop_last=True,
+            workers=options.workers,
+            window=options.window,
+            exclude=torch.cat([limited[held_out], ids[len(limited) :]]),
+            root=root,
+            domain=options.domain,
+            size=options.size,
+            rank=rank,
+            world=world,
+        ),
+        validation=validation,
+        held_out=limited[held_out],
+        test=test,
+        foreign=foreign,
+    )
+
+
+def augmentation(recipe: Recipe, images: Images) -> Augmentation:
+    """Random crops and flips, where the recipe and the data set agree to flips."""
+    return Augmentation(padding=recipe.data.padding, flip=recipe.data.flip and images.flip)
+
+
+def keep_split(path: Path, held_out: Tensor) -> None:
+    """Save the held-out row numbers with the run; where they are saved already they must be the same."""
+    rows = held_out.tolist()
+    if path.exists():
+        if json.loads(path.read_text())["held_out"] != rows:
+            raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
+        return
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps({"held_out": rows}))
+
+
+class RunDataModule(L.LightningDataModule):
+    """Gives the engine each rank's share."""
+
+    def __init__(self, data: RunData, *, evaluation_batch: int, seed: int) -> None:
+        super().__init__()
+        self.data = data
+        self.evaluation_batch = evaluation_batch
+        self.seed = seed
+
+    def setup(self, stage: str) -> None:
+        """Make the loader before checkpoints are loaded into it and into what watches it."""
+        assert self.trainer is not None
+        self.training = self.data.training(self.seed, self.trainer.global_rank, self.trainer.world_size)
+        self.training.to(self.trainer.strategy.root_device)
+
+    def train_dataloader(self) -> Loader:
+        """Shuffled and augmented batches."""
+        return self.training
+
+    def val_dataloader(self) -> MemoryLoader:
+        """The held-out images as they are; no rank sees one twice."""
+        assert self.trainer is not None
+        return MemoryLoader(
+            self.data.validation,
+            batch=self.evaluation_batch,
+            seed=self.seed,
+            augmentation=None,
+            shuffle=False,
+            drop_last=False,
+            rank=self.trainer.global_rank,
+            world=self.trainer.world_size,
+            device=self.trainer.strategy.root_device,
+        )

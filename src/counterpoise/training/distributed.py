@@ -1,0 +1,67 @@
+"""Several processes: who is who, equal buffers, sharded parameters."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+
+def world_size() -> int:
+    """Number of processes that train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def is_first_rank() -> bool:
+    """Whether this process writes what is written once."""
+    return world_size() == 1 or dist.get_rank() == 0
+
+
+def gathered(value: Any) -> list[Any]:
+    """What every rank holds, by rank; a collective."""
+    if world_size() == 1:
+        return [value]
+    everything: list[Any] = [None] * world_size()
+    dist.all_gather_object(everything, value)
+    return everything
+
+
+@torch.no_grad()
+def average_buffers(module: nn.Module) -> None:
+    """Give every rank the mean of all ranks' floating-point buffers, such as BatchNorm's running statistics.
+
+    Ranks see different shares of each batch, so their statistics differ. They are exponential averages, which are
+    linear: that they are averaged now changes nothing about what an average at a later time would give.
+    """
+    if world_size() == 1:
+        return
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    if not buffers:
+        return
+    flat = torch.cat([buffer.reshape(-1).float() for buffer in buffers])
+    dist.all_reduce(flat)
+    flat /= world_size()
+    means = torch.split(flat, [buffer.numel() for buffer in buffers])
+    for buffer, mean in zip(buffers, means, strict=True):
+        buffer.copy_(mean.view_as(buffer))
+
+
+def shard(objective: nn.Module, mesh: DeviceMesh) -> None:
+    """Shard every model of the objective, one FSDP2 unit for each child that has parameters, over the ranks."""
+    from torch.distributed.fsdp import fully_shard
+
+    data_parallel = mesh["data_parallel"]
+    for model in _models(objective):
+        for child in model.children():
+            if any(parameter.requires_grad for parameter in child.parameters()):
+                fully_shard(child, mesh=data_parallel)
+        fully_shard(model, mesh=data_parallel)
+
+
+def _models(objective: nn.Module) -> list[nn.Module]:
+    """The models of an objective: its children, and those in its module lists."""
+    models: list[nn.Module] = []
+    for child in objective.children():
+        models += list(child) if isinstance(child, nn.ModuleList) else [child]
+    return models

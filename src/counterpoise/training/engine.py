@@ -1,0 +1,161 @@
+"""Lightning's Trainer, set up from a recipe."""
+
+import inspect
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import lightning as L  # noqa: N812
+import torch
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.plugins import MixedPrecision, Precision
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from counterpoise.recipes.config import EngineOptions, Recipe
+from counterpoise.recipes.methods import METHODS
+from counterpoise.training.averaging import KeepAverage
+from counterpoise.training.checkpoints import Entry, KeepCheckpoints, VerifiedCheckpointIO
+from counterpoise.training.data import RunData, RunDataModule
+from counterpoise.training.folder import RunFolder
+from counterpoise.training.loggers import build_logger
+from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, KeepLogs, RowLog
+from counterpoise.training.module import LARGER_IS_BETTER, ObjectiveModule
+from counterpoise.training.progress import progress_callback
+from counterpoise.training.pruning import PruneSamples
+from counterpoise.training.random_state import KeepRandomState
+
+_FLAGS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
+_LOG_STEPS = 50
+
+
+def fit(
+    recipe: Recipe,
+    folder: RunFolder,
+    objective: nn.Module,
+    data: RunData,
+    *,
+    resume_from: Entry | None,
+    callbacks: Sequence[L.Callback] = (),
+) -> ObjectiveModule:
+    """Train the objective from the start or from a checkpoint; the trained module comes back."""
+    engine = recipe.engine
+    if engine.strategy != "fsdp":  # which takes contiguous parameters only
+        # Images come in this layout; convolutions in it are faster.
+        objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if engine.compile:
+        objective.compile()
+    module = ObjectiveModule(
+        objective,
+        optimizer=recipe.optimizer,
+        epochs=recipe.epochs,
+        ema=engine.ema,
+        sharded=engine.strategy == "fsdp",
+    )
+    step = 0 if resume_from is None else resume_from.step
+    trainer = build_trainer(recipe, folder, step=step, callbacks=callbacks)
+    datamodule = RunDataModule(data, evaluation_batch=recipe.evaluation.batch, seed=recipe.seed)
+    L.seed_everything(recipe.seed + trainer.global_rank, verbose=False)
+    path = None if resume_from is None else str(folder.checkpoints / resume_from.file)
+    with warnings.catch_warnings():
+        _silence()
+        try:
+            trainer.fit(module, datamodule=datamodule, ckpt_path=path, weights_only=True)
+        except SystemExit:
+            # The engine's answer to Ctrl-C; whoever called may have another.
+            raise KeyboardInterrupt from None
+    return module
+
+
+def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Sequence[L.Callback]) -> L.Trainer:
+    """The Trainer with everything that watches a run; `step` is where it goes on."""
+    engine = recipe.engine
+    logs = KeepLogs(RowLog(folder.steps, STEP_COLUMNS), RowLog(folder.epochs, EPOCH_COLUMNS))
+    if is_first_process():
+        logs.steps.begin_after(step)
+        logs.epochs.begin_after(step)
+    checkpoints = KeepCheckpoints(
+        folder.checkpoints,
+        every_steps=engine.checkpoint_steps,
+        every_epochs=engine.checkpoint_epochs,
+        measure=engine.monitor,
+        larger_is_better=engine.monitor in LARGER_IS_BETTER,
+        flush=logs.flush,
+    )
+    pruning = [PruneSamples(recipe.pruning)] if METHODS[recipe.method].prunes else []
+    # Checkpoints come last, so that one holds what all others know after the step.
+    watching = [KeepRandomState(), KeepAverage(), logs, progress_callback(), *pruning, *callbacks, checkpoints]
+    plugins: list[Any] = [VerifiedCheckpointIO()]
+    precision = _precision(engine)
+    plugins += [precision] if precision is not None else []
+    _silence()
+    return L.Trainer(
+        accelerator=engine.accelerator,
+        devices=engine.devices,
+        num_nodes=engine.nodes,
+        strategy=_strategy(engine),
+        precision=None if precision is not None else _FLAGS[engine.precision],  # type: ignore[arg-type]
+        plugins=plugins,
+        max_epochs=recipe.epochs,
+        callbacks=watching,
+        logger=[build_logger(name, folder=folder.path, step=step) for name in engine.loggers],
+        log_every_n_steps=_LOG_STEPS,
+        default_root_dir=folder.path,
+        deterministic=engine.deterministic,
+        benchmark=not engine.deterministic,
+        num_sanity_val_steps=0,
+        enable_checkpointing=False,
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in watching),
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def _strategy(engine: EngineOptions) -> Strategy | str:
+    ranks = engine.devices * engine.nodes
+    if engine.strategy == "fsdp":
+        return ModelParallelStrategy(
+            data_parallel_size=ranks, tensor_parallel_size=1, save_distributed_checkpoint=False
+        )
+    if engine.strategy == "ddp" or ranks > 1:
+        # Running statistics are averaged before they are used; until then every rank keeps its own.
+        options: dict[str, Any] = {_buffer_option(): False}
+        return DDPStrategy(gradient_as_bucket_view=True, **options)
+    return "auto"
+
+
+def _buffer_option() -> str:
+    """What DDP calls the broadcast of buffers in each forward pass; newer releases of torch have renamed it."""
+    parameters = inspect.signature(DistributedDataParallel).parameters
+    return "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
+
+
+def _precision(engine: EngineOptions) -> Precision | None:
+    """Lightning turns float16 on a CPU into bfloat16, unless it is given the plugin."""
+    if engine.precision == "float16" and device_type(engine) == "cpu":
+        return MixedPrecision("16-mixed", "cpu")
+    return None
+
+
+def device_type(engine: EngineOptions) -> str:
+    """Such as `cpu` or `cuda`."""
+    if engine.accelerator == "auto":
+        return torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"  # type: ignore[union-attr]
+    return {"gpu": "cuda"}.get(engine.accelerator, engine.accelerator)
+
+
+def _silence() -> None:
+    """Leave out what the engine says about itself; what is wrong still speaks."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for text in ("does not have many workers", "Found .* in eval mode", "isinstance.treespec, LeafSpec."):
+        warnings.filterwarnings("ignore", message=f".*{text}.*")
+
+
+def is_first_process() -> bool:
+    """Whether this process is the only one, or the first of those that a launcher started."""
+    rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
+    return rank == 0

@@ -1,0 +1,208 @@
+"""A run's folder: complete in itself, and refusing to go on under conditions that would change the result."""
+
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+import counterpoise
+from counterpoise._documents import from_document, to_document
+from counterpoise._files import replacing
+from counterpoise.recipes.config import Recipe
+
+SCHEMA, SCHEMA_VERSION = "counterpoise.environment", 1
+PACKAGES = ("torch", "torchvision", "lightning", "numpy", "datasets", "pyarrow", "timm", "safetensors")
+
+Allowance = Literal["config", "torch", "threads", "world-size", "device"]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a result depends on besides the recipe, and what is good to know about it."""
+
+    config_digest: str
+    versions: dict[str, str]
+    revision: str
+    platform: str
+    device: str
+    threads: int
+    world_size: int
+    command: str
+    step: int = 0
+    allowed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The conditions under which a run was started, and each time it was resumed."""
+
+    started: Conditions
+    resumed: list[Conditions] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where everything of a run is."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The recipe."""
+        return self.path / "config.json"
+
+    @property
+    def environment(self) -> Path:
+        """Versions, revision, threads, ranks."""
+        return self.path / "environment.json"
+
+    @property
+    def split(self) -> Path:
+        """Row numbers of the held-out images."""
+        return self.path / "split.json"
+
+    @property
+    def steps(self) -> Path:
+        """The loss of every step."""
+        return self.path / "steps.csv"
+
+    @property
+    def epochs(self) -> Path:
+        """Training loss and validation measures of every epoch."""
+        return self.path / "epochs.csv"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Complete states."""
+        return self.path / "checkpoints"
+
+    @property
+    def primary(self) -> Path:
+        """What ships: the primary's weights."""
+        return self.path / "primary.safetensors"
+
+    @property
+    def predictions(self) -> Path:
+        """What the primary says about validation, test and foreign images."""
+        return self.path / "predictions"
+
+    @property
+    def scores(self) -> Path:
+        """What the predictions are worth."""
+        return self.path / "scores.json"
+
+    @property
+    def report(self) -> Path:
+        """The same as a page."""
+        return self.path / "report.html"
+
+    def member(self, index: int) -> "RunFolder":
+        """The folder of one member of an ensemble."""
+        return RunFolder(self.path / "members" / str(index))
+
+    def recipe(self) -> Recipe:
+        """The recipe that the folder holds."""
+        if not self.config.is_file():
+            raise ValueError(f"{self.path} is no run: it has no {self.config.name}")
+        try:
+            return Recipe.from_json(self.config.read_text())
+        except ValueError as error:
+            raise ValueError(f"{self.config}: {error}") from None
+
+
+def conditions_now(recipe: Recipe, *, device: str, world_size: int) -> Conditions:
+    """The conditions of this process."""
+    return Conditions(
+        config_digest=recipe.digest,
+        versions=installed_versions(),
+        revision=_revision(Path(counterpoise.__file__).parent),
+        platform=f"{platform.system()} {platform.machine()}",
+        device=device,
+        threads=torch.get_num_threads(),
+        world_size=world_size,
+        command=shlex.join(sys.argv),
+    )
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of what a result may depend on."""
+    versions = {name: version for name in PACKAGES if (version := _version(name))}
+    return {"counterpoise": counterpoise.__version__, "python": platform.python_version()} | versions
+
+
+def start(folder: RunFolder, recipe: Recipe, conditions: Conditions) -> None:
+    """Make the folder; one that holds a run already is refused."""
+    if folder.config.exists():
+        raise ValueError(f"{folder.path} holds a run already; `counterpoise resume {folder.path}` continues it")
+    folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    _write(folder.environment, to_document(Environment(conditions), schema=SCHEMA, version=SCHEMA_VERSION))
+    # Last, because this file makes the folder a run.
+    _write(folder.config, recipe.to_json())
+
+
+def go_on(folder: RunFolder, conditions: Conditions, *, step: int, allowed: Collection[Allowance]) -> None:
+    """Record that the run is resumed; refuse conditions that it was not started under and that are not allowed."""
+    environment = read_environment(folder)
+    changes = differences(environment.started, conditions)
+    if refused := {name: change for name, change in changes.items() if name not in allowed}:
+        reasons = "; ".join(refused.values())
+        flags = " ".join(refused)
+        raise ValueError(
+            f"{folder.path} would not give the result it was started for: {reasons}. Restore these, or accept the "
+            f"change with --allow {flags}, which is recorded"
+        )
+    resumed = replace(conditions, step=step, allowed=sorted(changes))
+    _write(
+        folder.environment,
+        to_document(
+            replace(environment, resumed=[*environment.resumed, resumed]), schema=SCHEMA, version=SCHEMA_VERSION
+        ),
+    )
+
+
+def read_environment(folder: RunFolder) -> Environment:
+    """The conditions of a run so far."""
+    try:
+        return from_document(Environment, folder.environment.read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder.environment}: {error}") from None
+
+
+def differences(before: Conditions, now: Conditions) -> dict[Allowance, str]:
+    """What has changed that changes results, by the name of its allowance."""
+    pairs: dict[Allowance, tuple[str, object, object]] = {
+        "config": ("the configuration (SHA-256)", before.config_digest[:12], now.config_digest[:12]),
+        "torch": ("torch", before.versions.get("torch"), now.versions.get("torch")),
+        "threads": ("threads", before.threads, now.threads),
+        "world-size": ("processes", before.world_size, now.world_size),
+        "device": ("device", before.device, now.device),
+    }
+    return {name: f"{title} was {old}, is {new}" for name, (title, old, new) in pairs.items() if old != new}
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _revision(source: Path) -> str:
+    """The git revision of the source, with a plus where it is changed; empty where there is none."""
+    described = ["git", "-C", str(source), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(described, capture_output=True, text=True, timeout=10, check=True).stdout.strip()  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return ""

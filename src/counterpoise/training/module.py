@@ -1,0 +1,174 @@
+"""The LightningModule over any objective."""
+
+from typing import Any, Protocol, cast
+
+import lightning as L  # noqa: N812
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from counterpoise.data.memory import Batch
+from counterpoise.metrics import Estimate, Key, Performance, Stream, TopLabelCalibration
+from counterpoise.objectives import MutualTransport, ObjectiveOutput
+from counterpoise.recipes.config import OptimizerOptions
+from counterpoise.training.distributed import average_buffers, shard, world_size
+from counterpoise.training.schedule import decay_factor, set_learning_rates
+
+MEASURES = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
+"""What is measured on the validation images after every epoch."""
+
+LARGER_IS_BETTER = ("accuracy",)
+
+
+class Objective(Protocol):
+    """What every objective offers beside `forward`."""
+
+    primary: nn.Module
+    process_group: dist.ProcessGroup | None
+
+    def parameter_groups(self, *, lr: float) -> list[dict[str, Any]]:
+        """Named optimizer groups that hold every parameter exactly once."""
+
+
+class ObjectiveModule(L.LightningModule):
+    """One objective, one optimizer, one loss a step; validation of the model that ships.
+
+    Args:
+        objective: takes `(images, labels=labels)` and returns an `ObjectiveOutput`.
+        optimizer: SGD and how its learning rate changes.
+        epochs: of the whole training, which schedules are relative to.
+        ema: decay of the moving average of the primary, or None for no average.
+        sharded: whether the parameters are sharded over the ranks (FSDP2).
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        *,
+        optimizer: OptimizerOptions,
+        epochs: int,
+        ema: float | None = None,
+        sharded: bool = False,
+    ) -> None:
+        super().__init__()
+        self.objective = objective
+        self.average = None if ema is None else _moving_average(self.primary, decay=ema)
+        self.options = optimizer
+        self.epochs = epochs
+        self.sharded = sharded
+        self.latest = ObjectiveOutput()
+        self.validation: dict[str, float] = {}
+        self._streams = {"performance": Stream(Performance()), "calibration": Stream(TopLabelCalibration())}
+
+    @property
+    def primary(self) -> nn.Module:
+        """The model that the objective trains to be shipped."""
+        return cast(Objective, self.objective).primary
+
+    @property
+    def shipped(self) -> nn.Module:
+        """What is validated and written at the end: the primary, or its moving average."""
+        return self.primary if self.average is None else self.average.module
+
+    @property
+    def shipped_prefix(self) -> str:
+        """What the names of its weights begin with in a checkpoint."""
+        (name,) = (name for name, module in self.named_modules() if module is self.shipped)
+        return f"{name}."
+
+    def configure_model(self) -> None:
+        """Share the work with the other ranks."""
+        if self.sharded:
+            assert self.device_mesh is not None
+            shard(self.objective, self.device_mesh)
+        if world_size() > 1:
+            # Terms over a batch (DCA, MDCA, MMCE) are those of the whole batch, not of a rank's share.
+            cast(Objective, self.objective).process_group = dist.group.WORLD
+
+    def configure_optimizers(self) -> Optimizer:
+        """SGD over the objective's groups."""
+        options = self.options
+        if isinstance(self.objective, MutualTransport):
+            groups = self.objective.parameter_groups(lr=options.lr, auxiliary_lr=options.auxiliary_lr)
+        else:
+            groups = cast(Objective, self.objective).parameter_groups(lr=options.lr)
+        return SGD(
+            groups,
+            lr=options.lr,
+            momentum=options.momentum,
+            nesterov=options.nesterov,
+            weight_decay=options.weight_decay,
+        )
+
+    def on_train_start(self) -> None:
+        """Tell the loader which epoch it is in; one that was interrupted goes on, and has no start."""
+        self.on_train_epoch_start()
+        # After the last batch of an epoch, whatever its number: epochs of pruned samples are shorter than the first.
+        self.trainer.val_check_batch = float("inf")
+
+    def on_train_epoch_start(self) -> None:
+        """Tell the loader which epoch it is in."""
+        self.trainer.train_dataloader.set_epoch(self.current_epoch)  # type: ignore[union-attr]
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Set the learning rates, and alpha where it has a schedule."""
+        progress = self.current_epoch + batch_idx / len(self.trainer.train_dataloader)  # type: ignore[arg-type]
+        factor = decay_factor(progress, epochs=self.epochs, options=self.options)
+        set_learning_rates(self.trainer.optimizers[0], factor)
+        if isinstance(self.objective, MutualTransport) and callable(self.objective.schedule):
+            self.objective.set_progress(progress / self.epochs)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The one scalar of the objective."""
+        self.latest = self.objective(batch.images, labels=batch.labels)
+        loss: Tensor = self.latest["loss"]
+        if self.trainer.loggers:
+            self.log_dict(
+                {f"training/{name}": part for name, part in self.latest.parts.items()}
+                | {"training/loss": loss.detach()}
+            )
+        return loss
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip each group by its own norm: one joint norm would couple the models."""
+        if self.options.clip is not None:
+            for group in optimizer.param_groups:
+                nn.utils.clip_grad_norm_(group["params"], self.options.clip)
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget the last epoch; every rank goes on with the same BatchNorm statistics."""
+        for stream in self._streams.values():
+            stream.reset()
+        average_buffers(self)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Add the predictions of the model that ships."""
+        # On the CPU, where every sum that they need is deterministic.
+        logits, labels = self.shipped(batch.images).float().cpu(), batch.labels.cpu()
+        for stream in self._streams.values():
+            stream.update(logits=logits, labels=labels)
+
+    def on_validation_epoch_end(self) -> None:
+        """Measures of all ranks' images."""
+        estimates: dict[Key, Estimate] = {}
+        for stream in self._streams.values():
+            estimates |= (stream.sync() if world_size() > 1 else stream).compute()
+        self.validation = {name: estimates[key].value for name, key in MEASURES.items()}
+        if self.trainer.loggers:
+            self.log_dict({f"validation/{name}": value for name, value in self.validation.items()}, rank_zero_only=True)
+
+
+def _moving_average(model: nn.Module, *, decay: float) -> AveragedModel:
+    """Of weights and BatchNorm statistics alike, which belong together."""
+    average = AveragedModel(
+        model,
+        multi_avg_fn=get_ema_multi_avg_fn(decay),  # type: ignore[no-untyped-call]
+        use_buffers=True,
+    )
+    return average.requires_grad_(False)

@@ -1,0 +1,135 @@
+"""The networks of a run: built from its recipe, read back from its folder, and described in the files they leave."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from counterpoise._files import read_safetensors
+from counterpoise.data.images import Images
+from counterpoise.export import describe, load_safetensors
+from counterpoise.models import build_model
+from counterpoise.predictions import Header
+from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.methods import METHODS
+from counterpoise.training.folder import RunFolder, installed_versions
+
+ModelFactory = Callable[[int], Sequence[nn.Module]]
+"""Makes the models of one training from its seed: the primary first, then auxiliaries or peers."""
+
+
+class Members(nn.Module):
+    """The members of an ensemble side by side: logits `[n, M, K]`, whose probabilities are averaged when scored."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits of every member."""
+        return torch.stack([model(images) for model in self.models], dim=1)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model and what is needed to use it.
+
+    Attributes:
+        recipe: that it was trained by.
+        model: the primary, or the `Members` of an ensemble.
+        classes: what its logits stand for.
+        shape: of an image: channels, height, width.
+        mean: of each channel, which images are normalised with.
+        std: of each channel.
+        metadata: of its file.
+    """
+
+    recipe: Recipe
+    model: nn.Module
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    metadata: dict[str, str]
+
+
+def recipe_models(recipe: Recipe, *, classes: int, channels: int) -> ModelFactory:
+    """The networks that a recipe names."""
+    count = METHODS[recipe.method].models
+    backbones = [recipe.primary] + [recipe.auxiliary] * (count - 1)
+
+    def build(seed: int) -> list[nn.Module]:
+        return [
+            build_model(backbone, classes=classes, channels=channels, seed=count * seed + index)
+            for index, backbone in enumerate(backbones)
+        ]
+
+    return build
+
+
+def member_folders(recipe: Recipe, run: RunFolder) -> list[RunFolder]:
+    """Where the trainings of a run are: in its own folder, or one for each member of an ensemble."""
+    members = METHODS[recipe.method].members
+    return [run] if members == 1 else [run.member(index) for index in range(members)]
+
+
+def load_run(folder: str | Path, *, models: ModelFactory | None = None) -> Trained:
+    """The trained model of a run.
+
+    Args:
+        folder: of the run.
+        models: your own networks, if the run was trained with them.
+    """
+    run = RunFolder(Path(folder))
+    recipe = run.recipe()
+    folders = member_folders(recipe, run)
+    for part in folders:
+        if not part.primary.exists():
+            raise ValueError(f"{part.primary} is not there yet: `counterpoise resume {run.path}` trains on")
+    metadata, _ = read_safetensors(folders[0].primary)
+    classes = tuple(json.loads(metadata["class_names"]))
+    channels, size = int(metadata["channels"]), int(metadata["size"])
+    models = models or recipe_models(recipe, classes=len(classes), channels=channels)
+    trained = []
+    for part in folders:
+        trained.append(models(0)[0])
+        load_safetensors(trained[-1], part.primary)
+    return Trained(
+        recipe=recipe,
+        model=trained[0] if len(trained) == 1 else Members(trained),
+        classes=classes,
+        shape=(channels, size, size),
+        mean=tuple(json.loads(metadata["mean"])),
+        std=tuple(json.loads(metadata["std"])),
+        metadata=metadata,
+    )
+
+
+def header_of(trained: Trained) -> Header:
+    """Where predictions come from."""
+    recipe = trained.recipe
+    return Header(
+        class_names=trained.classes,
+        model=f"{recipe.primary.name}-w{recipe.primary.width}",
+        method=recipe.method,
+        seed=recipe.seed,
+        config_digest=recipe.digest,
+        versions=installed_versions(),
+    )
+
+
+def metadata_of(recipe: Recipe, images: Images) -> dict[str, str]:
+    """What somebody who loads the weights must know: the network, its classes, and how images are normalised."""
+    return {
+        "format": "counterpoise.primary",
+        "model": recipe.primary.name,
+        "width": str(recipe.primary.width),
+        "small_images": str(recipe.primary.small_images).lower(),
+        "method": recipe.method,
+        "channels": str(images.pixels.shape[1]),
+        "size": str(images.pixels.shape[-1]),
+        "config_digest": recipe.digest,
+    } | describe(class_names=images.classes, mean=images.mean, std=images.std)

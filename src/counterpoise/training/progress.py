@@ -1,0 +1,63 @@
+"""What is seen of a run while it trains: a bar on a terminal, a line now and then in a log."""
+
+import sys
+import time
+from typing import Any
+
+import lightning as L  # noqa: N812
+from lightning.pytorch.callbacks import RichProgressBar
+
+from counterpoise.training.module import ObjectiveModule
+
+_PAUSE = 30.0
+_REFRESH = 5
+
+
+class Bar(RichProgressBar):
+    """Lightning's Rich bar with the loss and the last validation beside it."""
+
+    def __init__(self) -> None:
+        super().__init__(refresh_rate=_REFRESH)
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
+        """The loss now, and the last validation."""
+        assert isinstance(pl_module, ObjectiveModule)
+        loss = pl_module.latest.loss
+        shown = {} if loss is None else {"loss": f"{loss.item():.3f}"}
+        return shown | {name: f"{value:.4f}" for name, value in pl_module.validation.items()}
+
+
+class Lines(L.Callback):
+    """A line on standard error after every epoch, and every half a minute inside one."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Say how far it is, if nothing was said for a while."""
+        if trainer.is_global_zero and time.monotonic() - self._last > _PAUSE:
+            steps = len(trainer.datamodule.training)  # type: ignore[attr-defined]
+            self._say(f"{_epoch(trainer)}, step {batch_idx + 1} of {steps}: loss {outputs['loss'].item():.3f}")
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Say what the validation gave."""
+        assert isinstance(pl_module, ObjectiveModule)
+        if trainer.is_global_zero:
+            measures = ", ".join(f"{name} {value:.4f}" for name, value in pl_module.validation.items())
+            self._say(f"{_epoch(trainer)}: validation {measures}")
+
+    def _say(self, text: str) -> None:
+        self._last = time.monotonic()
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+def _epoch(trainer: L.Trainer) -> str:
+    return f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
+
+
+def progress_callback() -> L.Callback:
+    """A bar where there is a terminal to redraw, lines elsewhere."""
+    return Bar() if sys.stderr.isatty() else Lines()

@@ -1,0 +1,136 @@
+"""A run from recipe to report."""
+
+import sys
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from counterpoise.export import export_safetensors
+from counterpoise.metrics.comparison import Evaluation
+from counterpoise.recipes.config import Recipe, require_possible
+from counterpoise.recipes.methods import METHODS
+from counterpoise.training.checkpoints import newest_intact, read_manifest, write_manifest
+from counterpoise.training.data import RunData, keep_split, named_data
+from counterpoise.training.engine import device_type, fit, is_first_process
+from counterpoise.training.folder import Allowance, Conditions, RunFolder, conditions_now, go_on, start
+from counterpoise.training.networks import ModelFactory, load_run, member_folders, metadata_of, recipe_models
+from counterpoise.training.predict import evaluate_run
+
+
+def train(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    root: Path | None = None,
+    models: ModelFactory | None = None,
+    data: RunData | None = None,
+) -> Evaluation | None:
+    """Run a recipe in a new folder: train, predict, score, draw.
+
+    Args:
+        recipe: everything that decides the run.
+        folder: a new one; `resume` continues one that was interrupted.
+        root: folder of data sets; by default the environment variable COUNTERPOISE_DATA.
+        models: your own networks instead of the recipe's, made from a seed: the primary first.
+        data: your own images instead of the recipe's (`counterpoise.training.from_images`).
+
+    Returns:
+        The scores of the test set, on the first process; None on others, and where there is no test set.
+    """
+    require_possible(recipe)
+    run = RunFolder(Path(folder))
+    _set_threads(recipe)
+    if is_first_process():
+        start(run, recipe, _conditions(recipe))
+    return _complete(recipe, run, root=root, models=models, data=data)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    allow: Collection[Allowance] = (),
+    root: Path | None = None,
+    models: ModelFactory | None = None,
+    data: RunData | None = None,
+) -> Evaluation | None:
+    """Continue an interrupted run from its newest intact checkpoint, or finish what is missing after training.
+
+    Args:
+        folder: of the run.
+        allow: changed conditions that are accepted; they are recorded.
+        root: as for `train`.
+        models: as for `train`, and the same.
+        data: as for `train`, and the same.
+    """
+    run = RunFolder(Path(folder))
+    recipe = run.recipe()
+    require_possible(recipe)
+    _set_threads(recipe)
+    if is_first_process():
+        entry, _ = newest_intact(run.checkpoints)
+        go_on(run, _conditions(recipe), step=0 if entry is None else entry.step, allowed=allow)
+    return _complete(recipe, run, root=root, models=models, data=data)
+
+
+def _set_threads(recipe: Recipe) -> None:
+    if recipe.engine.threads is not None:
+        torch.set_num_threads(recipe.engine.threads)
+
+
+def _conditions(recipe: Recipe) -> Conditions:
+    engine = recipe.engine
+    return conditions_now(recipe, device=device_type(engine), world_size=engine.devices * engine.nodes)
+
+
+def _complete(
+    recipe: Recipe, run: RunFolder, *, root: Path | None, models: ModelFactory | None, data: RunData | None
+) -> Evaluation | None:
+    """Whatever of the run is not there yet."""
+    data = data or named_data(recipe, root=root)
+    images = data.validation
+    models = models or recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
+    if data.held_out is not None and is_first_process():
+        keep_split(run.split, data.held_out)
+    folders = member_folders(recipe, run)
+    for index, folder in enumerate(folders):
+        if not folder.primary.exists():
+            seed = recipe.seed if len(folders) == 1 else member_seed(recipe.seed, index)
+            _train_one(replace(recipe, seed=seed), folder, data=data, models=models)
+    if not is_first_process():
+        return None
+    trained = load_run(run.path, models=models)
+    return evaluate_run(run, trained, data, device=device_type(recipe.engine), say=_say)
+
+
+def member_seed(seed: int, index: int) -> int:
+    """Seeds of the members of an ensemble: far from each other, and from those of the next seed."""
+    return seed + 1_000_003 * (index + 1)
+
+
+def _train_one(recipe: Recipe, folder: RunFolder, *, data: RunData, models: ModelFactory) -> None:
+    """One training, from its newest intact checkpoint if it has one; ends with the primary's weights."""
+    folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    entry, faults = newest_intact(folder.checkpoints)
+    if faults and is_first_process():
+        place = "the start" if entry is None else f"step {entry.step}"
+        _say(f"{'; '.join(faults)}; going back to {place}")
+        manifest = read_manifest(folder.checkpoints).until(0 if entry is None else entry.step)
+        write_manifest(folder.checkpoints, replace(manifest, last=entry, previous=None))
+    objective = METHODS[recipe.method].build(models(recipe.seed), **recipe.choice)
+    prefix = fit(recipe, folder, objective, data, resume_from=entry).shipped_prefix
+    if is_first_process():
+        last, _ = newest_intact(folder.checkpoints)
+        assert last is not None
+        # From the file, because a rank's own module may hold but a shard of the weights.
+        state = torch.load(folder.checkpoints / last.file, map_location="cpu", weights_only=True)["state_dict"]
+        weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        primary = models(recipe.seed)[0]
+        primary.load_state_dict(weights)
+        export_safetensors(primary, folder.primary, metadata=metadata_of(recipe, data.validation))
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,311 @@
+"""Search over fields of a recipe: an Optuna study in a folder, which any number of processes work on at a time.
+
+    FOLDER/study.log            Optuna's journal: the values and the measure of every trial
+    FOLDER/study.lock           held for moments by the process that reads the journal and adds to it
+    FOLDER/trials/0000          a run as `counterpoise train` makes it, without test predictions
+    FOLDER/trials/0000.lock     held by the process that trains it
+    FOLDER/search.json          every trial so far; search.png and search.svg show them
+    FOLDER/best.json            the recipe with the best values so far
+
+A trial belongs to the process that holds its lock. The operating system takes the locks of a killed process away, so
+the next process that looks for work finds its trial and goes on from the newest checkpoint. Where the conditions have
+changed, that is refused, and `counterpoise resume` can finish the trial under the new ones. Processes on several
+machines need a file system that has locks, such as NFS 4.
+
+Values come from a sweep first (the middle of every range, its ends, its quarters: for alpha, the grid of the paper),
+then from a Gaussian process, which suits few dimensions and a measure that changes smoothly; it takes trials that are
+still running into account. Where it draws a point that was tried already, whose measure would be the same, a random one
+is tried instead. Points are drawn under the lock, with a seed that depends on the number of trials: processes get
+different ones, and a search in one process that was interrupted draws the same as one that was not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from counterpoise._documents import from_document, to_document
+from counterpoise._extras import require
+from counterpoise._files import replacing
+from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.ranges import Range, changed_fields, with_values
+from counterpoise.training.module import LARGER_IS_BETTER
+
+require("optuna", extra="tune", purpose="tuning")
+
+import optuna  # noqa: E402
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution  # noqa: E402
+from optuna.samplers import GPSampler  # noqa: E402
+from optuna.storages import JournalStorage  # noqa: E402
+from optuna.storages.journal import JournalFileBackend  # noqa: E402
+from optuna.trial import FrozenTrial, TrialState  # noqa: E402
+
+SCHEMA, SCHEMA_VERSION = "counterpoise.search", 1
+SWEEP = (0.5, 0.0, 1.0, 0.25, 0.75)
+"""Shares of each range that are tried first."""
+
+_NAME = "search"
+
+Measure = Literal["nll", "accuracy", "ece"]
+State = Literal["complete", "failed", "running"]
+Values = dict[str, int | float]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a search.
+
+    Attributes:
+        number: of the trial, from 0.
+        state: `failed` where training broke down, as it does when it diverges.
+        values: of the searched fields, by path.
+        measures: of the held-out images after the last epoch; empty until the trial is complete.
+        folder: of the run, below the folder of the search.
+        reason: why it failed.
+    """
+
+    number: int
+    state: State
+    values: Values
+    measures: dict[str, float]
+    folder: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search so far: what `search.json` holds."""
+
+    recipe: Recipe
+    ranges: tuple[Range, ...]
+    measure: Measure
+    trials: tuple[Trial, ...]
+
+    @property
+    def ranked(self) -> list[Trial]:
+        """The complete trials, the best first; of equals, the earliest."""
+        sign = -1 if self.measure in LARGER_IS_BETTER else 1
+        complete = [trial for trial in self.trials if trial.state == "complete"]
+        return sorted(complete, key=lambda trial: sign * trial.measures[self.measure])
+
+    @property
+    def best(self) -> Recipe | None:
+        """The recipe with the best values, or None while no trial is complete."""
+        ranked = self.ranked
+        return with_values(self.recipe, ranked[0].values) if ranked else None
+
+    def to_json(self) -> str:
+        """Strict JSON."""
+        return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Search":
+        """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A trial that this process trains, and the lock that says so."""
+
+    number: int
+    values: Values
+    lock: FileLock
+
+
+class SharedStudy:
+    """An Optuna study in a folder, and who works on which of its trials."""
+
+    def __init__(
+        self, folder: Path, recipe: Recipe, ranges: Sequence[Range], *, measure: Measure, seed: int = 0
+    ) -> None:
+        self.folder, self.recipe, self.ranges, self.measure, self.seed = folder, recipe, tuple(ranges), measure, seed
+        (folder / "trials").mkdir(parents=True, exist_ok=True)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.lock = FileLock(folder / "study.lock")
+        with self.lock:
+            self._storage = _open_journal(folder / "study.log", self.lock)
+            self._study = optuna.create_study(
+                storage=self._storage,
+                study_name=_NAME,
+                direction="maximize" if measure in LARGER_IS_BETTER else "minimize",
+                load_if_exists=True,
+            )
+            self._require_same()
+
+    def path(self, number: int) -> Path:
+        """The folder of a trial's run."""
+        return self.folder / "trials" / f"{number:04d}"
+
+    def take(self, total: int) -> Claim | None:
+        """A trial to train: one that nobody trains any more, or a new one while there are fewer than `total`."""
+        with self.lock:
+            for trial in self._trials(TrialState.RUNNING):
+                claim = self._claim(trial)
+                if claim is not None:
+                    return claim
+            if len(self._trials(TrialState.RUNNING, TrialState.COMPLETE)) >= total:
+                return None
+            return self._ask()
+
+    def finish(self, claim: Claim, *, measures: Mapping[str, float] | None = None, reason: str | None = None) -> None:
+        """Record what came of a trial, and write the results so far.
+
+        For a trial that failed the sampler is told the worst measure so far, so that it keeps away.
+        """
+        with self.lock:
+            trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, claim.number)
+            if measures is not None:
+                self._storage.set_trial_user_attr(trial_id, "measures", dict(measures))
+                value = measures[self.measure]
+            else:
+                self._storage.set_trial_user_attr(trial_id, "reason", reason)
+                value = self.search().ranked[-1].measures[self.measure]
+            self._study.tell(claim.number, value)
+            _remove(claim.lock)
+            self.write()
+
+    def search(self) -> Search:
+        """All trials so far."""
+        trials = (
+            Trial(
+                number=trial.number,
+                state=_state(trial),
+                values=dict(trial.params),
+                measures=trial.user_attrs.get("measures", {}),
+                folder=str(self.path(trial.number).relative_to(self.folder)),
+                reason=trial.user_attrs.get("reason"),
+            )
+            for trial in self._trials(TrialState.RUNNING, TrialState.COMPLETE)
+        )
+        return Search(self.recipe, self.ranges, self.measure, tuple(trials))
+
+    def write(self) -> Search:
+        """Write `search.json`, and `best.json` once there is a best."""
+        with self.lock:
+            search = self.search()
+            _write(self.folder / "search.json", search.to_json())
+            if search.best is not None:
+                _write(self.folder / "best.json", search.best.to_json())
+        return search
+
+    @property
+    def _study_id(self) -> int:
+        return self._storage.get_study_id_from_name(_NAME)
+
+    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=states)
+
+    def _claim(self, trial: FrozenTrial) -> Claim | None:
+        """The trial, unless another process trains it or it was lost before it had its values."""
+        lock = FileLock(self.path(trial.number).with_suffix(".lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return None
+        if len(trial.params) < len(self.ranges):
+            self._study.tell(trial.number, state=TrialState.FAIL)
+            _remove(lock)
+            return None
+        return Claim(trial.number, dict(trial.params), lock)
+
+    def _ask(self) -> Claim:
+        """A new trial; the lock must be held."""
+        if not self._trials(TrialState.WAITING):  # else a process died before it began its trial
+            self._study.enqueue_trial(self._next_point())
+        number = self._study.ask(self._distributions).number
+        claim = self._claim(self._study.get_trials(deepcopy=False)[number])
+        assert claim is not None
+        return claim
+
+    def _next_point(self) -> Values:
+        """Of the sweep, or else of the Gaussian process, or else a random one: the first that was not tried."""
+        tried = [trial.values for trial in self.search().trials]
+        for point in sweep(self.ranges, seed=self.seed):
+            if point not in tried:
+                return point
+        # In a study of its own, so that what is drawn and not used leaves no trace.
+        seed = 1000 * self.seed + len(tried)
+        sampler = GPSampler(seed=seed, n_startup_trials=len(SWEEP), warn_independent_sampling=False)
+        study = optuna.create_study(sampler=sampler, direction=self._study.direction)
+        study.add_trials(self._trials(TrialState.RUNNING, TrialState.COMPLETE))
+        drawn = study.ask(self._distributions).params
+        point = {r.path: r.fitted(drawn[r.path]) for r in self.ranges}
+        if point not in tried:
+            return point
+        generator = np.random.default_rng(seed)
+        return {r.path: r.at(generator.random()) for r in self.ranges}
+
+    @property
+    def _distributions(self) -> dict[str, BaseDistribution]:
+        return {r.path: _distribution(r) for r in self.ranges}
+
+    def _require_same(self) -> None:
+        """Record what is searched, or refuse to go on with something else."""
+        now = {"recipe": self.recipe.to_json(), "ranges": [asdict(r) for r in self.ranges], "measure": self.measure}
+        before = self._study.user_attrs
+        if not before:
+            # One entry of the journal, so that it is there whole or not at all.
+            self._study.set_user_attr("searched", now)
+            return
+        found = before["searched"]
+        changed = [
+            *changed_fields(Recipe.from_json(found["recipe"]), self.recipe),
+            *(f"the {name}" for name in ("ranges", "measure") if found[name] != now[name]),
+        ]
+        if changed:
+            raise ValueError(
+                f"{self.folder} holds a search with other values of {', '.join(changed)}; go on as it was started, or "
+                "use another folder"
+            )
+
+
+def sweep(ranges: Sequence[Range], *, seed: int) -> list[Values]:
+    """The points that are tried first: every range at each share of `SWEEP`, the first in order, others shuffled.
+
+    >>> [point["hyper.alpha"] for point in sweep([Range("hyper.alpha", 0.4, 1.2)], seed=0)]
+    [0.8, 0.4, 1.2, 0.6, 1.0]
+    """
+    columns = []
+    for index, searched in enumerate(ranges):
+        shuffled = [1 + i for i in np.random.default_rng([seed, index]).permutation(len(SWEEP) - 1)]
+        order = [0, *shuffled] if index else range(len(SWEEP))
+        columns.append([searched.at(SWEEP[place]) for place in order])
+    return [{r.path: value for r, value in zip(ranges, point, strict=True)} for point in zip(*columns, strict=True)]
+
+
+def _open_journal(path: Path, lock: FileLock) -> JournalStorage:
+    """The journal, without half a line that a crash may have left at its end; the lock must be held."""
+    if path.exists():
+        content = path.read_bytes()
+        if not content.endswith(b"\n"):
+            with path.open("r+b") as file:
+                file.truncate(content.rfind(b"\n") + 1)
+    # Optuna's own lock is a file that outlives a killed process for half a minute; this one ends with the process.
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
+
+
+def _distribution(searched: Range) -> BaseDistribution:
+    if searched.integer:
+        return IntDistribution(int(searched.low), int(searched.high), log=searched.log)
+    return FloatDistribution(searched.low, searched.high, log=searched.log)
+
+
+def _state(trial: FrozenTrial) -> State:
+    if trial.state == TrialState.RUNNING:
+        return "running"
+    return "complete" if "measures" in trial.user_attrs else "failed"
+
+
+def _remove(lock: FileLock) -> None:
+    """Give a trial's lock up with its file; the study's lock must be held, under which alone it is looked for."""
+    lock.release()
+    Path(lock.lock_file).unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")

@@ -1,0 +1,73 @@
+"""Runs on two processes over gloo, started as a user would: DDP and FSDP2 take the steps of one process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from counterpoise.training.folder import RunFolder
+from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, RowLog
+from runs import ending
+
+SCRIPT = Path(__file__).parent / "parallel_run.py"
+
+
+def run(folder, *arguments: str, launcher: tuple[str, ...] = ()) -> None:
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    finished = subprocess.run(
+        [sys.executable, *launcher, str(SCRIPT), str(folder), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+
+
+def rows(folder) -> list[dict[str, str]]:
+    return RowLog(RunFolder(folder).steps, STEP_COLUMNS).rows()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    run(folder, "1", "auto", "mte1", "plain")
+    return folder
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_take_the_steps_of_one(tmp_path, alone, strategy):
+    run(tmp_path / "two", "2", strategy, "mte1", "plain")
+    found, expected = rows(tmp_path / "two"), rows(alone)
+    assert [row["step"] for row in found] == [row["step"] for row in expected]
+    assert [float(row["loss"]) for row in found] == pytest.approx([float(row["loss"]) for row in expected], abs=1e-5)
+    one, two = (load_file(RunFolder(folder).primary) for folder in (alone, tmp_path / "two"))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-5)
+    (first, second) = (
+        RowLog(RunFolder(folder).epochs, EPOCH_COLUMNS).rows()[-1] for folder in (alone, tmp_path / "two")
+    )
+    assert float(first["validation_nll"]) == pytest.approx(float(second["validation_nll"]), abs=1e-4)
+    assert first["validation_accuracy"] == second["validation_accuracy"]
+
+
+def test_a_term_over_the_batch_is_that_of_the_whole_batch_on_two_processes(tmp_path):
+    """DCA of two shares is not the mean of their DCA."""
+    run(tmp_path / "one", "1", "auto", "dca", "plain")
+    run(tmp_path / "two", "2", "ddp", "dca", "plain")
+    found, expected = ([float(row["loss"]) for row in rows(tmp_path / name)] for name in ("two", "one"))
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_two_processes_resume_with_the_same_bits(tmp_path):
+    """With BatchNorm and torchrun; the first part is the same run, cut after an epoch."""
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
+    run(tmp_path / "whole", "2", "ddp", "mte1", "batchnorm", launcher=torchrun)
+    run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "stop", launcher=torchrun)
+    run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "resume", launcher=torchrun)
+    assert ending(tmp_path / "broken") == ending(tmp_path / "whole")

@@ -1,0 +1,157 @@
+"""Interrupted runs end as if nothing had happened; changed conditions and broken files are noticed."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks import interruptions
+from counterpoise.recipes import METHODS
+from counterpoise.training import resume, train
+from counterpoise.training.checkpoints import newest_intact, read_manifest
+from counterpoise.training.engine import fit
+from counterpoise.training.folder import RunFolder, conditions_now, read_environment, start
+from counterpoise.training.networks import recipe_models
+from runs import Stop, ending, small_data, small_recipe
+
+
+def interrupt(recipe, folder, *, after: int) -> RunFolder:
+    """A run that an error ends after a step."""
+    run = RunFolder(folder)
+    torch.set_num_threads(1)
+    start(run, recipe, conditions_now(recipe, device="cpu", world_size=1))
+    objective = METHODS[recipe.method].build(recipe_models(recipe, classes=3, channels=3)(recipe.seed), **recipe.choice)
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        fit(recipe, run, objective, small_data(recipe), resume_from=None, callbacks=[Stop(after)])
+    return run
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("mte1", {}),
+        ("dml", {"engine__precision": "bfloat16"}),
+        ("ce", {"engine__ema": 0.9, "engine__precision": "float16"}),
+        ("fl-dtdp", {"epochs": 3, "pruning__every": 1, "pruning__share": 0.3}),
+    ],
+)
+@pytest.mark.parametrize("after", [1, 4, 5, 7])
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, method, changes, after):
+    recipe = small_recipe(method, **changes)
+    train(recipe, tmp_path / "whole", data=small_data(recipe))
+    interrupt(recipe, tmp_path / "broken", after=after)
+    resume(tmp_path / "broken", data=small_data(recipe))
+    assert ending(tmp_path / "broken") == ending(tmp_path / "whole")
+
+
+def test_the_same_seed_twice_is_the_same_run_and_another_is_not(tmp_path):
+    recipe = small_recipe()
+    for name in ("one", "two"):
+        torch.manual_seed(len(name))  # what happened before does not matter
+        train(recipe, tmp_path / name, data=small_data(recipe))
+    other = replace(recipe, seed=1)
+    train(other, tmp_path / "other", data=small_data(other))
+    assert ending(tmp_path / "one") == ending(tmp_path / "two")
+    assert ending(tmp_path / "one")[1] != ending(tmp_path / "other")[1]
+
+
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(tmp_path, capsys):
+    recipe = small_recipe()
+    train(recipe, tmp_path / "whole", data=small_data(recipe))
+    run = interrupt(recipe, tmp_path / "broken", after=9)
+    manifest = read_manifest(run.checkpoints)
+    assert (manifest.previous.step, manifest.last.step) == (6, 8)
+    with (run.checkpoints / manifest.last.file).open("r+b") as file:
+        file.seek(2000)
+        file.write(b"\xff\x00\xff")
+    resume(run.path, data=small_data(recipe))
+    assert "its SHA-256 is not the manifest's; going back to step 6" in capsys.readouterr().err
+    assert ending(run.path) == ending(tmp_path / "whole")
+
+
+def test_what_a_crash_leaves_half_written_is_ignored(tmp_path):
+    recipe = small_recipe()
+    train(recipe, tmp_path / "whole", data=small_data(recipe))
+    run = interrupt(recipe, tmp_path / "broken", after=3)
+    (run.checkpoints / "step-000000004.ckpt").write_bytes(b"half a checkpoint")
+    with run.steps.open("a") as file:
+        file.write("4,0,0.5")
+    resume(run.path, data=small_data(recipe))
+    assert ending(run.path) == ending(tmp_path / "whole")
+    assert (
+        sorted(path.name for path in run.checkpoints.iterdir())
+        == [
+            "manifest.json",
+            "step-000000008.ckpt",
+            "step-000000010.ckpt",
+        ]
+        or read_manifest(run.checkpoints).best.step < 8
+    )
+
+
+def test_the_best_checkpoint_survives_a_resume(tmp_path):
+    recipe = small_recipe("ce", epochs=3, optimizer__milestones=(), optimizer__lr=3.0, engine__checkpoint_steps=None)
+    train(recipe, tmp_path / "whole", data=small_data(recipe))
+    run = interrupt(recipe, tmp_path / "broken", after=11)
+    best = read_manifest(run.checkpoints).best
+    resume(run.path, data=small_data(recipe))
+    kept = read_manifest(run.checkpoints).best
+    assert kept == read_manifest(RunFolder(tmp_path / "whole").checkpoints).best or kept.value <= best.value
+    assert (run.checkpoints / kept.file).exists()
+
+
+def test_other_conditions_are_refused_unless_allowed_and_then_recorded(tmp_path, monkeypatch):
+    recipe = small_recipe()
+    run = interrupt(recipe, tmp_path, after=3)
+    document = json.loads(run.config.read_text())
+    document["epochs"] = 3
+    run.config.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match=r"the configuration .* was .*, is .*accept the change with --allow config"):
+        resume(run.path, data=small_data(recipe))
+    document["engine"]["threads"] = 2
+    run.config.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="--allow config threads, which is recorded"):
+        resume(run.path, data=small_data(recipe))
+    document["engine"]["threads"] = 1
+    run.config.write_text(json.dumps(document))
+    longer = replace(recipe, epochs=3)
+    resume(run.path, data=small_data(longer), allow=["config"])
+    (resumed,) = read_environment(run).resumed
+    assert (resumed.allowed, resumed.step) == (["config"], 2)
+    assert len(ending(run.path)[1]) == 15
+    torch.set_num_threads(1)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"is no run: it has no config.json"):
+        resume(tmp_path)
+    (tmp_path / "config.json").write_text('{"schema": "other"}')
+    with pytest.raises(ValueError, match=r"config.json: not a recipe document"):
+        resume(tmp_path)
+
+
+def test_checkpoints_hold_data_and_never_code(tmp_path):
+    recipe = small_recipe("ce", epochs=1)
+    run = interrupt(recipe, tmp_path, after=3)
+    entry, _ = newest_intact(run.checkpoints)
+
+    class Code:
+        def __reduce__(self):
+            return print, ("code ran",)
+
+    torch.save({"state_dict": Code()}, run.checkpoints / entry.file)
+    manifest = json.loads((run.checkpoints / "manifest.json").read_text())
+    from counterpoise.training.checkpoints import digest_of
+
+    manifest["last"]["sha256"] = digest_of(run.checkpoints / entry.file)
+    (run.checkpoints / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(Exception, match=r"[Ww]eights.only"):
+        resume(run.path, data=small_data(recipe))
+
+
+def test_three_killed_runs_end_with_the_same_bits(real_data, monkeypatch):
+    """The short form of `python -m benchmarks.interruptions`."""
+    monkeypatch.setenv("COUNTERPOISE_DATA", str(real_data("cifar10")))
+    same, _ = interruptions.run_trials(3, seed=0)
+    assert same == 3

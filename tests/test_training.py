@@ -1,0 +1,232 @@
+"""Runs from recipe to report: complete folders, the engine against a plain loop, precision, ensembles, pruning."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from counterpoise import MutualTransport
+from counterpoise.metrics.comparison import Evaluation
+from counterpoise.predictions import open_predictions, read_predictions
+from counterpoise.recipes import METHODS
+from counterpoise.recipes.config import OptimizerOptions, Recipe, require_possible
+from counterpoise.recipes.table import RECIPES
+from counterpoise.training import load_run, resume, train
+from counterpoise.training.engine import fit
+from counterpoise.training.folder import RunFolder, read_environment
+from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, RowLog
+from counterpoise.training.networks import recipe_models
+from counterpoise.training.pruning import kept_samples
+from counterpoise.training.schedule import decay_factor
+from runs import CLASSES, small_data, small_recipe, striped_images
+
+
+def losses(folder) -> list[float]:
+    return [float.fromhex(row["loss_hex"]) for row in RowLog(RunFolder(folder).steps, STEP_COLUMNS).rows()]
+
+
+def networks(recipe: Recipe, seed: int) -> list[nn.Module]:
+    return list(recipe_models(recipe, classes=3, channels=3)(seed))
+
+
+def test_a_run_folder_is_complete_in_itself(tmp_path):
+    recipe = small_recipe(evaluation__corruptions=("brightness",), evaluation__severities=(1, 5))
+    folder = tmp_path / "run"
+    evaluation = train(recipe, folder, data=small_data(recipe, test=True))
+    run = RunFolder(folder)
+    assert run.recipe() == recipe
+    environment = read_environment(run)
+    assert (
+        environment.started.versions["torch"] == torch.__version__.split("+")[0]
+        or environment.started.versions["torch"]
+    )
+    assert environment.started.threads == 1
+    assert len(json.loads(run.split.read_text())["held_out"]) == 20
+    assert [int(row["epoch"]) for row in RowLog(run.epochs, EPOCH_COLUMNS).rows()] == [0, 1]
+    assert evaluation.to_json() == Evaluation.from_json(run.scores.read_text()).to_json()
+    assert "<html" in run.report.read_text()
+    test = read_predictions(run.predictions / "test.parquet")
+    assert len(test) == 3 * 60
+    assert test.values.dtype == "float32"
+    assert test.header.config_digest == recipe.digest
+    assert test.header.class_names == CLASSES
+    assert open_predictions(run.predictions / "validation.parquet").rows == 20
+    foreign = read_predictions(run.predictions / "ood_noise.parquet")
+    assert not foreign.in_distribution.any()
+    assert (foreign.labels == -1).all()
+    # What ships is the primary alone.
+    assert set(load_file(run.primary)) == set(networks(recipe, 0)[0].state_dict())
+    trained = load_run(folder)
+    logits = trained.model.eval()(torch.zeros(2, *trained.shape))
+    assert logits.shape == (2, 3)
+    with pytest.raises(ValueError, match="holds a run already"):
+        train(recipe, folder, data=small_data(recipe))
+
+
+def test_the_engine_takes_the_steps_of_a_plain_loop(tmp_path):
+    recipe = small_recipe(optimizer__nesterov=True, engine__checkpoint_steps=None)
+    data = small_data(recipe)
+    train(recipe, tmp_path / "run", data=data)
+
+    primary, auxiliary = networks(recipe, recipe.seed)
+    model = MutualTransport(primary, [auxiliary], **recipe.choice)
+    options = recipe.optimizer
+    optimizer = torch.optim.SGD(
+        model.parameter_groups(lr=options.lr, auxiliary_lr=options.auxiliary_lr),
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+        nesterov=True,
+    )
+    loader, expected = data.training(recipe.seed, 0, 1), []
+    for epoch in range(recipe.epochs):
+        loader.set_epoch(epoch)
+        optimizer.param_groups[0]["lr"] = options.lr * (0.1 if epoch >= 1 else 1.0)
+        for images, labels, _ in loader:
+            loss = model(images, labels=labels).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            expected.append(loss.item())
+    assert losses(tmp_path / "run") == pytest.approx(expected, rel=1e-5)
+    shipped = load_file(RunFolder(tmp_path / "run").primary)
+    for name, value in primary.state_dict().items():
+        torch.testing.assert_close(shipped[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_and_its_loss_is_finite(tmp_path, method):
+    recipe = small_recipe(method, epochs=1, engine__checkpoint_steps=None)
+    train(recipe, tmp_path, data=small_data(recipe))
+    folder = tmp_path / "members" / "0" if METHODS[method].members > 1 else tmp_path
+    assert len(losses(folder)) == 5
+    assert all(abs(loss) < 100 for loss in losses(folder))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_mixed_precision_follows_float32_and_predicts_in_float32(tmp_path, precision):
+    exact = small_recipe(engine__checkpoint_steps=None)
+    mixed = replace(exact, engine=replace(exact.engine, precision=precision))
+    train(exact, tmp_path / "exact", data=small_data(exact))
+    train(mixed, tmp_path / "mixed", data=small_data(mixed, test=True))
+    assert losses(tmp_path / "mixed") == pytest.approx(losses(tmp_path / "exact"), rel=0.1)
+    assert losses(tmp_path / "mixed") != losses(tmp_path / "exact")
+    logits = read_predictions(RunFolder(tmp_path / "mixed").predictions / "test.parquet").values
+    rounded = torch.from_numpy(logits.copy()).to(torch.bfloat16 if precision == "bfloat16" else torch.float16).float()
+    assert (rounded.numpy() != logits).mean() > 0.9
+
+
+def test_an_ensemble_is_one_run_of_independent_members(tmp_path):
+    recipe = small_recipe("de3", epochs=1)
+    train(recipe, tmp_path, data=small_data(recipe, test=True))
+    run = RunFolder(tmp_path)
+    weights = [load_file(run.member(index).primary) for index in range(3)]
+    name = "0.weight"
+    assert not torch.equal(weights[0][name], weights[1][name])
+    first = [losses(run.member(index).path) for index in range(3)]
+    assert first[0] != first[1]
+    predictions = read_predictions(run.predictions / "test.parquet")
+    assert predictions.members == 3
+    # A lost member is trained again, and only that one.
+    before = run.member(0).primary.stat().st_mtime_ns
+    run.member(2).primary.unlink()
+    resume(tmp_path, data=small_data(recipe, test=True))
+    assert run.member(0).primary.stat().st_mtime_ns == before
+    assert torch.equal(load_file(run.member(2).primary)[name], weights[2][name])
+
+
+def test_dtdp_leaves_out_the_least_confident_from_the_chosen_epoch_on(tmp_path):
+    recipe = small_recipe("fl-dtdp", epochs=4, pruning__share=0.4, pruning__every=2, engine__checkpoint_steps=None)
+    train(recipe, tmp_path, data=small_data(recipe))
+    rows = RowLog(RunFolder(tmp_path).steps, STEP_COLUMNS).rows()
+    steps = [sum(int(row["epoch"]) == epoch for row in rows) for epoch in range(4)]
+    assert steps == [5, 5, 3, 3]
+    # Shorter epochs are validated too.
+    validated = [row["validation_nll"] for row in RowLog(RunFolder(tmp_path).epochs, EPOCH_COLUMNS).rows()]
+    assert len(set(validated)) == 4
+    assert kept_samples(torch.tensor([0.3, 0.1, 0.2]), share=0.5).tolist() == [True, False, True]
+
+
+def test_a_moving_average_is_validated_and_shipped(tmp_path):
+    recipe = small_recipe("ce", engine__ema=0.9)
+    module = _fitted(recipe, tmp_path / "averaged")
+    plain = _fitted(small_recipe("ce"), tmp_path / "plain")
+    assert losses(tmp_path / "averaged") == losses(tmp_path / "plain")
+    for (name, average), weight in zip(module.shipped.named_parameters(), module.primary.parameters(), strict=True):
+        assert not torch.equal(average, weight), name
+    torch.testing.assert_close(list(module.primary.parameters()), list(plain.primary.parameters()))
+    assert module.validation["nll"] != plain.validation["nll"]
+
+
+def _fitted(recipe, folder):
+    run = RunFolder(folder)
+    run.checkpoints.mkdir(parents=True)
+    objective = METHODS[recipe.method].build(networks(recipe, 0), **recipe.choice)
+    return fit(recipe, run, objective, small_data(recipe), resume_from=None)
+
+
+def test_gradients_are_clipped_group_by_group(tmp_path):
+    clipped = small_recipe(optimizer__clip=1e-3, optimizer__momentum=0.0, optimizer__weight_decay=0.0, epochs=1)
+    recipe = replace(clipped, optimizer=replace(clipped.optimizer, auxiliary_lr=0.05))
+    before = [[p.detach().clone() for p in model.parameters()] for model in networks(recipe, 0)]
+    module = _fitted(recipe, tmp_path)
+    for start, model in zip(before, [module.objective.primary, module.objective.auxiliaries[0]], strict=True):
+        moved = torch.cat([(a - b).flatten() for a, b in zip(model.parameters(), start, strict=True)]).norm()
+        # Five steps of at most lr x clip; a joint norm would leave one model far below it.
+        assert 0.2 * 5 * 0.05 * 1e-3 < moved <= 5 * 0.05 * 1e-3 * 1.001
+
+
+def test_your_own_networks_and_images(tmp_path):
+    recipe = small_recipe(batch=10)
+
+    def models(seed: int) -> list[nn.Module]:
+        torch.manual_seed(seed)
+        return [nn.Sequential(nn.Flatten(), nn.Linear(192, 3)) for _ in range(2)]
+
+    train(recipe, tmp_path, models=models, data=small_data(recipe, test=True))
+    assert set(load_file(tmp_path / "primary.safetensors")) == {"1.weight", "1.bias"}
+    trained = load_run(tmp_path, models=models)
+    assert trained.classes == CLASSES
+    with pytest.raises(ValueError, match="missing"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (Recipe(method="mte9"), "no method 'mte9'; the methods are ce"),
+        (Recipe(method="fl", hyper={"alpha": 1.0}), "Focal loss has no hyper-parameter alpha; it has gamma"),
+        (Recipe(epochs=0), "epochs must be positive, got 0"),
+        (Recipe(batch=0, epochs=-1), "epochs must be positive, got -1; batch must be positive, got 0"),
+        (small_recipe(engine__devices=3), "batch 20 cannot be divided between 3 devices"),
+        (Recipe(optimizer=OptimizerOptions(milestones=(5, 3))), "milestones must increase"),
+        (small_recipe("fl-dtdp", data__pipeline="stream"), "fl-dtdp prunes its samples"),
+        (small_recipe(engine__strategy="fsdp", engine__ema=0.9), "fsdp takes neither"),
+        (small_recipe(engine__ema=1.5), "engine.ema must lie between 0 and 1, got 1.5"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_words(recipe, message):
+    with pytest.raises(ValueError, match=message):
+        require_possible(recipe)
+
+
+def test_foreign_images_of_another_size_are_refused(tmp_path):
+    recipe = small_recipe(epochs=1)
+    data = replace(small_data(recipe, test=True), foreign={"big": lambda: striped_images(10, size=16)})
+    with pytest.raises(ValueError, match=r"images of \[3, 16, 16\], the model was trained on \[3, 8, 8\]"):
+        train(recipe, tmp_path, data=data)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_possible_and_survives_its_file(name):
+    recipe = RECIPES[name].recipe()
+    require_possible(recipe)
+    assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+def test_the_published_schedule():
+    options = OptimizerOptions()
+    factors = {epoch: decay_factor(epoch, epochs=350, options=options) for epoch in (0, 149, 150, 200, 250, 300, 349)}
+    assert factors == pytest.approx({0: 1, 149: 1, 150: 0.1, 200: 0.01, 250: 1e-3, 300: 1e-4, 349: 1e-4})
