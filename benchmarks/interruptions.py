@@ -143,6 +143,8 @@ def ending(folder: Path) -> Ending:
 
 def run_to_the_end(recipe: Recipe, folder: Path) -> None:
     """Start the run, or go on with it; no predictions."""
+    # As in a process that a person starts; here the method of the trials' own processes would be inherited.
+    mp.set_start_method("fork", force=True)
     torch.set_num_threads(1)
     data = replace(named_data(recipe), test=None)
     if RunFolder(folder).config.exists():

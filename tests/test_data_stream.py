@@ -1,7 +1,11 @@
 """Streams of Parquet files: the rows, pixels and interruptions of a set in memory, without holding it."""
 
+import multiprocessing
+import os
+import time
 import tracemalloc
 from itertools import islice
+from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
@@ -281,3 +285,39 @@ def test_what_cannot_be_streamed_is_refused(folder, tmp_path):
     pq.write_table(table, tmp_path / "train.parquet")
     with pytest.raises(ValueError, match=r"train.parquet: the label of row 1 is -2, outside \[0, 2\)"):
         list(stream(tmp_path, batch=1))
+
+
+def _announce_workers(root, pipe):
+    loader = StreamLoader(
+        "cifar10", "test", batch=10, seed=0, augmentation=None, shuffle=True, drop_last=True, workers=2, root=root
+    )
+    batches = iter(loader)
+    next(batches)
+    pipe.send([child.pid for child in multiprocessing.active_children()])
+    time.sleep(60)
+
+
+def test_workers_end_when_their_reader_is_killed(real_data):
+    """Also those that a fork server started, whose parent by number lives on; here by inheritance of the method."""
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=_announce_workers, args=(real_data("cifar10"), theirs))
+    process.start()
+    assert ours.poll(120)
+    workers = ours.recv()
+    assert len(workers) == 2
+    process.kill()
+    process.join()
+    deadline = time.monotonic() + 30
+    while any(_runs(worker) for worker in workers):
+        assert time.monotonic() < deadline, f"{workers} outlive their reader"
+        time.sleep(0.1)
+
+
+def _runs(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # What has ended but is not waited for is still listed.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

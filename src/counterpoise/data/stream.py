@@ -1,5 +1,9 @@
 """A loader for sets that do not fit into memory: Parquet files, local or on the hub, read window by window."""
 
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +145,7 @@ class StreamLoader:
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # or starting workers would draw from the global one
+            worker_init_fn=_end_with_parent,
         )
         for number, (pixels, labels, ids) in enumerate(loader, start=consumed + 1):
             batch = self._batch_of(pixels, labels, ids, epoch)
@@ -177,6 +182,18 @@ def sample_ids(name_or_path: str | Path, split: str, *, root: Path | None = None
     """Row numbers of a split that can be streamed, int64 `[n]`; no image is read."""
     stored = open_split(resolve(name_or_path, root=root), split, domain=domain)
     return torch.cat([stored.ids(piece) for piece in stored.pieces])
+
+
+def _end_with_parent(_: int) -> None:
+    """Let a worker end when the process that reads from it is killed; one that a fork server started would stay."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            multiprocessing.connection.wait([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @dataclass(frozen=True)
