@@ -153,11 +153,53 @@ def float16_section(document: dict[str, Any]) -> str:
     )
 
 
+def training_section(document: dict[str, Any]) -> str:
+    """What the engine costs, and what the data pipeline delivers."""
+    figures = document["figures"]
+    return "\n".join(
+        [
+            "| MTE-1, two ResNet18 of width 16, 100 CIFAR-10 images, bfloat16 on a CPU | |",
+            "|---|---|",
+            f"| a step through engine and data pipeline, over a bare loop | {figures['engine_over_bare']:.3f} |",
+            f"| images per second from memory, augmented | {figures['memory_images_per_second']:,.0f} |",
+            f"| by torchvision, v2 transforms, two workers | {figures['torchvision_images_per_second']:,.0f} |",
+        ]
+    )
+
+
+def interruptions_section(document: dict[str, Any]) -> str:
+    """How many killed runs ended as if nothing had happened, and where the kills fell."""
+    figures, (check,) = document["figures"], document["checks"]
+    places = ", ".join(f"{count} {place}" for place, count in figures["killed in the state"].items())
+    return (
+        f"{check['measured']} of {figures['trials']} runs, killed at a random moment and resumed, ended with the same "
+        f"SHA-256 over the complete state and the same losses. The kills fell: {places}."
+    )
+
+
+def export_section(document: dict[str, Any]) -> str:
+    """What the exported files give and take."""
+    figures = document["figures"]
+    lines = [
+        f"| {figures['images']:,} images | largest logit difference | other predictions | time over the model |",
+        "|---|---|---|---|",
+    ]
+    for name, differences in figures["largest_difference"].items():
+        largest, others = max(differences.values()), figures["other_predictions"][name]
+        lines.append(f"| {name} | {largest:.1e} | {others} | {figures['time_over_model'][name]:.2f} |")
+    batches = ", ".join(sorted(next(iter(figures["largest_difference"].values())), key=int))
+    summary = f"ResNet18 of width 16, float32, batches of {batches}; weights in safetensors are equal bit for bit."
+    return "\n".join([*lines, "", summary])
+
+
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "coverage": ("measures.md", coverage_section),
     "metrics": ("measures.md", speed_section),
     "evaluate": ("evaluate.md", evaluate_section),
     "float16": ("predictions.md", float16_section),
+    "training": ("runs.md", training_section),
+    "interruptions": ("runs.md", interruptions_section),
+    "export": ("runs.md", export_section),
 }
 """By benchmark: the page that shows its figures, and how."""
 

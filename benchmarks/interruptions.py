@@ -9,8 +9,8 @@ written inside epochs too.
 
 import argparse
 import multiprocessing as mp
-import os
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -33,6 +33,9 @@ from counterpoise.training.logs import STEP_COLUMNS, RowLog
 METHODS = ("ce", "mte1", "mte2", "dml")
 PIPELINES = ("memory", "stream with 0 workers", "stream with 2 workers")
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+STEPS, BATCH = 10, 20
+"""Steps an epoch, images a step."""
+
 _LAUNCH = mp.get_context("forkserver")
 
 
@@ -45,23 +48,23 @@ class Ending:
 
 
 def recipe_for(method: str, pipeline: str, precision: Precision) -> Recipe:
-    """Three epochs of ten steps, a checkpoint every four steps and every epoch."""
+    """Five epochs of ten steps, a checkpoint every four steps and every epoch."""
     network = Backbone(name="resnet10", width=4)
     return Recipe(
         method=method,
         primary=network,
         auxiliary=network,
-        epochs=3,
-        batch=20,
+        epochs=5,
+        batch=BATCH,
         data=DataOptions(
             name="cifar10",
             held_out=100,
-            limit=300,
+            limit=100 + STEPS * BATCH,
             pipeline="memory" if pipeline == "memory" else "stream",
             workers=2 if pipeline.endswith("2 workers") else 0,
             window=50,
         ),
-        optimizer=OptimizerOptions(milestones=(2,)),
+        optimizer=OptimizerOptions(milestones=(3,)),
         engine=EngineOptions(precision=precision, accelerator="cpu", threads=1, checkpoint_steps=4),
     )
 
@@ -98,7 +101,9 @@ def run_trials(trials: int, *, seed: int) -> tuple[int, Counter[str]]:
                 references[combination] = ending(folder), time.monotonic() - started
             reference, seconds = references[combination]
             folder = Path(scratch) / f"trial-{trial}"
-            stage = interrupted(recipe, folder, after=moments.uniform(0, seconds))
+            while (stage := interrupted(recipe, folder, after=moments.uniform(0, seconds))) is None:
+                # It was faster than the reference, and ended by itself.
+                shutil.rmtree(folder)
             killed_at[stage] += 1
             _finish(_start(recipe, folder))
             agrees = ending(folder) == reference
@@ -109,26 +114,23 @@ def run_trials(trials: int, *, seed: int) -> tuple[int, Counter[str]]:
     return same, killed_at
 
 
-def interrupted(recipe: Recipe, folder: Path, *, after: float) -> str:
-    """Start a run, kill it after so many seconds, and say how far it had come."""
+def interrupted(recipe: Recipe, folder: Path, *, after: float) -> str | None:
+    """Start a run, kill it after so many seconds, and say how far it had come; None if it had ended by then."""
     process = _start(recipe, folder)
     process.join(after)
-    finished = not process.is_alive()
-    if process.pid is not None and not finished:
-        os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     process.join()
-    if finished:
-        return "finished before the kill"
+    if process.exitcode != -signal.SIGKILL:
+        return None
     run = RunFolder(folder)
     if not run.config.exists():
         return "before the run began"
     entry, _ = newest_intact(run.checkpoints)
-    rows = RowLog(run.steps, STEP_COLUMNS).rows()
     if entry is None:
         return "before the first checkpoint"
     if run.primary.exists():
         return "after training"
-    return "inside an epoch" if rows and entry.step % 10 else "from the end of an epoch"
+    return "after a checkpoint inside an epoch" if entry.step % STEPS else "after a checkpoint at an epoch's end"
 
 
 def ending(folder: Path) -> Ending:

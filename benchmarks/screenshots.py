@@ -15,6 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from benchmarks.demonstration import METHODS
 from benchmarks.reporting import progress
 
 STATIC = Path(__file__).parent.parent / "docs" / "_static"
@@ -41,7 +42,8 @@ def main() -> None:
     options = parser.parse_args()
     folder: Path = options.folder
     report = folder / "report.html"
-    models, foreign = ["ce.parquet", "mte.parquet"], ["ce_svhn.parquet", "mte_svhn.parquet"]
+    models = [f"{method}.parquet" for method in METHODS]
+    foreign = [f"{method}/predictions/ood_svhn_partial.parquet" for method in METHODS]
     command = [sys.executable, "-m", "counterpoise.cli", "evaluate", *models, "--ood", *foreign, "--html", report.name]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     for width in (WIDE, NARROW):

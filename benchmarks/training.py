@@ -52,7 +52,7 @@ def main() -> None:
         Check("a step through the engine over a bare one", times.ratio, at_most=1.05),
         Check("in-memory pipeline over torchvision's", ours / theirs, at_least=5.0),
     ]
-    finish("python -m benchmarks.training", figures, [] if options.short else checks)
+    finish(f"python -m benchmarks.training --threads {options.threads}", figures, [] if options.short else checks)
 
 
 def recipe() -> Recipe:

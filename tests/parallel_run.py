@@ -1,19 +1,24 @@
 """A small run in a script of its own, so that launchers can start it on several processes.
 
-`python parallel_run.py FOLDER DEVICES STRATEGY METHOD plain|batchnorm [stop|resume]`
+`python parallel_run.py FOLDER DEVICES STRATEGY METHOD plain|batchnorm [stop|resume|uneven]`
 """
 
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import lightning as L  # noqa: N812
 import torch
 from torch import nn
 
 from counterpoise.recipes import METHODS
 from counterpoise.training import resume, train
-from counterpoise.training.engine import fit, is_first_process
+from counterpoise.training import run as runs_of_recipes
+from counterpoise.training.distributed import is_first_process
+from counterpoise.training.engine import fit
 from counterpoise.training.folder import RunFolder, conditions_now, start
 from counterpoise.training.networks import recipe_models
 from runs import Stop, small_data, small_recipe
@@ -28,9 +33,27 @@ def plain_networks(count: int, seed: int) -> list[nn.Module]:
     ]
 
 
+class KeepBuffers(L.Callback):
+    """The floating-point buffers that each rank validates with, as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        buffers = {name: value.clone() for name, value in pl_module.named_buffers() if value.is_floating_point()}
+        torch.save(buffers, self.folder / f"buffers-{trainer.global_step}-{trainer.global_rank}.pt")
+
+
 def main() -> None:
     folder, devices, strategy, method, network, *action = sys.argv[1:]
-    recipe = small_recipe(method, engine__devices=int(devices), engine__strategy=strategy)
+    # Of 17 images in batches of 8 the first rank has a batch more than the second.
+    changes: dict[str, Any] = {"data__held_out": 17, "evaluation__batch": 8, "engine__ema": 0.8}
+    recipe = small_recipe(
+        method,
+        engine__devices=int(devices),
+        engine__strategy=strategy,
+        **(changes if action == ["uneven"] else {}),
+    )
     named = recipe_models(recipe, classes=3, channels=3)
     models = (lambda seed: plain_networks(METHODS[method].models, seed)) if network == "plain" else named
     data = small_data(recipe, test=True)
@@ -46,6 +69,8 @@ def main() -> None:
         except RuntimeError as error:
             sys.stderr.write(f"{error}\n")
     else:
+        if action == ["uneven"]:
+            runs_of_recipes.fit = partial(fit, callbacks=[KeepBuffers(Path(folder))])
         train(recipe, folder, models=models, data=data)
 
 

@@ -1,34 +1,30 @@
-"""The demonstration, on a few hundred real images: trains, predicts, and its files can be scored and compared."""
+"""The demonstration with a small network: trains, predicts, and its files can be scored and compared."""
 
-import os
-
-import pytest
-import torch
+from dataclasses import replace
 
 from benchmarks import demonstration
+from counterpoise.models import Backbone
 from counterpoise.predictions import open_predictions
+from counterpoise.recipes.table import cifar10_small
 from counterpoise.scoring import score_files
 
 
-@pytest.mark.skipif("COUNTERPOISE_DATA" not in os.environ, reason="COUNTERPOISE_DATA names no folder of data sets")
-def test_from_images_to_a_comparison(tmp_path, monkeypatch):
-    pixels, labels = demonstration.read_images("svhn_partial/test", column="image")
-    assert pixels.shape == (949, 3, 32, 32)
-    labels = torch.arange(949) % 10  # the foreign set has none
-    monkeypatch.setattr(demonstration, "read_images", lambda name, column: (pixels[:300], labels[:300]))
-    for name, value in {"HELD_OUT": 100, "CORRUPTED_IMAGES": 40}.items():
-        monkeypatch.setattr(demonstration, name, value)
+def test_from_images_to_a_comparison(real_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("COUNTERPOISE_DATA", str(real_data("cifar10")))
+    monkeypatch.setattr(demonstration, "CORRUPTED_IMAGES", 40)
+    recipe = cifar10_small()
+    network = Backbone(name="cnn", width=4)
+    small = replace(
+        recipe, primary=network, auxiliary=network, epochs=1, data=replace(recipe.data, limit=600, held_out=100)
+    )
     for method in demonstration.METHODS:
-        weights = tmp_path / f"{method}.safetensors"
-        demonstration.train(method, weights, epochs=1)
-        demonstration.predict(method, weights, tmp_path, epochs=1)
-    file = open_predictions(tmp_path / "mte.parquet")
-    assert file.rows == 300 + 5 * 5 * 40
-    assert file.header.class_names == demonstration.CLASSES
+        demonstration.demonstrate(replace(small, method=method), tmp_path)
+    file = open_predictions(tmp_path / "mte1.parquet")
+    assert file.rows == 10_000 + 5 * 5 * 40
     evaluation = score_files(
-        [tmp_path / "ce.parquet", tmp_path / "mte.parquet"],
-        ood=[tmp_path / "ce_dtd.parquet", tmp_path / "mte_dtd.parquet"],
+        [tmp_path / "ce.parquet", tmp_path / "mte1.parquet"],
+        ood=[tmp_path / method / "predictions" / "ood_dtd_32.parquet" for method in demonstration.METHODS],
     )
     assert evaluation.comparison is not None
-    assert set(evaluation.comparison.differences[0].ood) == {"dtd"}
+    assert set(evaluation.comparison.differences[0].ood) == {"dtd_32"}
     assert [len(model.groups) for model in evaluation.models] == [26, 26]

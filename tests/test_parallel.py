@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn import functional
 
+from counterpoise.predictions import read_predictions
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, RowLog
 from runs import ending
@@ -71,3 +73,23 @@ def test_two_processes_resume_with_the_same_bits(tmp_path):
     run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "stop", launcher=torchrun)
     run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "resume", launcher=torchrun)
     assert ending(tmp_path / "broken") == ending(tmp_path / "whole")
+
+
+def test_ranks_validate_with_the_same_buffers_and_every_image_once(tmp_path):
+    """With BatchNorm, a moving average, and held-out images that the ranks cannot share evenly."""
+    folder = tmp_path / "run"
+    run(folder, "2", "ddp", "mte1", "batchnorm", "uneven")
+    for step in (5, 10):
+        first, second = (torch.load(folder / f"buffers-{step}-{rank}.pt", weights_only=True) for rank in (0, 1))
+        assert first
+        for name, buffer in first.items():
+            assert torch.equal(buffer, second[name]), name
+    shipped = load_file(RunFolder(folder).primary)
+    for name, buffer in first.items():
+        if name.startswith("average.module."):
+            assert torch.equal(buffer, shipped[name.removeprefix("average.module.")]), name
+    held_out = read_predictions(RunFolder(folder).predictions / "validation.parquet")
+    nll = functional.cross_entropy(torch.tensor(held_out.values), torch.tensor(held_out.labels))
+    last = RowLog(RunFolder(folder).epochs, EPOCH_COLUMNS).rows()[-1]
+    assert len(held_out) == 17
+    assert float(last["validation_nll"]) == pytest.approx(nll.item(), rel=1e-5)

@@ -19,8 +19,10 @@ class Export:
     """Folder of the run."""
     to: Literal["safetensors", "onnx", "pt2"]
     """Format: weights alone, ONNX, or a torch.export program."""
+    member: int | None = None
+    """Member of an ensemble, counted from 0."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """File to write; by default `primary.FORMAT` in the run's folder."""
+    """File to write; by default `primary.FORMAT` or `member-N.FORMAT` in the run's folder."""
 
     def run(self) -> None:
         """Load the model and write the file."""
@@ -30,10 +32,12 @@ class Export:
         from counterpoise.training import load_run
         from counterpoise.training.networks import Members
 
-        trained = load_run(self.folder)
+        trained = load_run(self.folder, member=self.member)
         if isinstance(trained.model, Members):
-            raise ValueError(f"{self.folder} is an ensemble: export its members, {self.folder / 'members'}/0 and so on")
-        path = self.out or self.folder / f"primary.{self.to}"
+            last = len(trained.model.models) - 1
+            raise ValueError(f"{self.folder} is an ensemble: export its members one by one, --member 0 to {last}")
+        name = f"primary.{self.to}" if self.member is None else f"member-{self.member}.{self.to}"
+        path = self.out or self.folder / name
         example = torch.zeros(2, *trained.shape)
         export_model(trained.model, path, to=self.to, example=example, metadata=trained.metadata)
         print(path)

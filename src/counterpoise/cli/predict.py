@@ -29,6 +29,8 @@ class Predict:
     """The images are of other classes than the model knows: predict them as out of distribution."""
     corruptions: tuple[str, ...] = ()
     """CIFAR-C-style corruptions to predict too; `standard` for the usual 15, `all` for 19."""
+    device: str = "cpu"
+    """Where to compute, such as cuda."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """Parquet file to write; by default in the run's folder of predictions."""
     data_root: DataRoot = None
@@ -38,11 +40,15 @@ class Predict:
         """Load the model and the images, and write the file."""
         from counterpoise.data import load_images
         from counterpoise.training import load_run, predict
+        from counterpoise.training.folder import RunFolder
+        from counterpoise.training.predict import FOREIGN_PREFIX, prediction_file
 
         trained = load_run(self.folder)
         images = load_images(self.data, self.split, root=self.data_root, domain=self.domain, size=self.size)
-        prefix = "ood_" if self.foreign else ""
-        path = self.out or self.folder / "predictions" / f"{prefix}{images.name}_{self.split}.parquet"
+        prefix = FOREIGN_PREFIX if self.foreign else ""
+        # The test split has the name that a run itself gives it, so that it is never counted twice.
+        name = images.name if self.foreign and self.split == "test" else f"{images.name}_{self.split}"
+        path = self.out or prediction_file(RunFolder(self.folder), f"{prefix}{name}")
         predict(
             trained,
             images,
@@ -50,6 +56,7 @@ class Predict:
             split=self.split,
             foreign=self.foreign,
             corruptions=self.corruptions,
+            device=self.device,
             say=lambda text: print(text, file=sys.stderr),
         )
         print(path)

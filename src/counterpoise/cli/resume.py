@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
-from counterpoise.cli.train import DataRoot, print_outcome
+from counterpoise.cli.train import DataRoot, print_outcome, resume_command, saying_how_to_go_on
+from counterpoise.recipes.config import Allowance
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,8 @@ class Resume:
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
-    allow: tuple[Literal["config", "torch", "threads", "world-size", "device"], ...] = ()
-    """Changed conditions to accept: an edited config.json, another torch, other threads, processes or device."""
+    allow: tuple[Allowance, ...] = ()
+    """Changed conditions to accept: an edited config.json, another release, other threads, processes or device."""
     data_root: DataRoot = None
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
 
@@ -28,4 +29,7 @@ class Resume:
         """Resume, and print what came of it."""
         from counterpoise.training import resume
 
-        print_outcome(resume(self.folder, allow=self.allow, root=self.data_root), self.folder)
+        command = resume_command(self.folder, allow=self.allow, data_root=self.data_root)
+        with saying_how_to_go_on(command, run=self.folder):
+            evaluation = resume(self.folder, allow=self.allow, root=self.data_root)
+        print_outcome(evaluation, self.folder)

@@ -1,6 +1,9 @@
 """`counterpoise train`: from a recipe to a trained model and its report."""
 
+import shlex
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +25,7 @@ class Train:
     """Train by a recipe, then predict, score and draw the report, all into one folder.
 
     Every field of the recipe can be changed: `counterpoise train cifar10-small --method ce --epochs 5`. An interrupted
-    run is continued by `counterpoise resume`.
+    run is continued by `counterpoise resume`; an interrupted comparison (`--against`) by the same command again.
     """
 
     recipe: RecipeName
@@ -39,25 +42,71 @@ class Train:
         """Train, and print what came of it."""
         from counterpoise.training import train
 
+        if self.against:
+            self._compare()
+            return
+        require_possible(self.config)
+        folder = self._folder(self.config)
+        with saying_how_to_go_on(resume_command(folder, data_root=self.data_root), run=folder):
+            evaluation = train(self.config, folder, root=self.data_root)
+        print_outcome(evaluation, folder)
+
+    def _compare(self) -> None:
+        """Train every method that is not trained yet, then set them side by side."""
+        from counterpoise.training import resume, train
+        from counterpoise.training.folder import RunFolder
+
         # Another method has other hyper-parameters: those that were given are of the first.
-        others = [replace(self.config, method=method, hyper={}) for method in self.against]
-        folder_of = {config.method: self._folder(config) for config in (self.config, *others)}
-        for config in (self.config, *others):
+        configs = [self.config, *(replace(self.config, method=method, hyper={}) for method in self.against)]
+        if len({config.method for config in configs}) < len(configs):
+            raise ValueError(f"--against names a method twice, or {self.config.method}, which is trained anyway")
+        for config in configs:
             require_possible(config)
-        for config in (self.config, *others):
-            if others:
-                print(f"{config.method}: {folder_of[config.method]}", file=sys.stderr)
-            evaluation = train(config, folder_of[config.method], root=self.data_root)
-        if others:
-            compare_runs(list(folder_of.values()), report=next(iter(folder_of.values())).parent / "comparison.html")
-        else:
-            print_outcome(evaluation, folder_of[self.config.method])
+            run = RunFolder(self._folder(config))
+            if run.config.exists() and run.recipe() != config:
+                raise ValueError(f"{run.path} holds another run of {config.method}; choose another folder with --out")
+        for config in configs:
+            folder = self._folder(config)
+            print(f"{config.method}: {folder}", file=sys.stderr)
+            with saying_how_to_go_on("the same command again", run=folder):
+                if RunFolder(folder).config.exists():
+                    resume(folder, root=self.data_root)
+                else:
+                    train(config, folder, root=self.data_root)
+        folders = [self._folder(config) for config in configs]
+        compare_runs(folders, report=folders[0].parent / "comparison.html")
 
     def _folder(self, config: Recipe) -> Path:
         name = f"{self.recipe}-{config.method}-s{config.seed}"
         if self.against:
             return (self.out or Path("runs")) / name
         return self.out or Path("runs") / name
+
+
+@contextmanager
+def saying_how_to_go_on(command: str, *, run: Path) -> Iterator[None]:
+    """After Ctrl-C, say which command continues a run that has begun."""
+    from counterpoise.training.distributed import is_first_process
+    from counterpoise.training.folder import RunFolder
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if is_first_process() and RunFolder(run).config.exists():
+            print(f"\ninterrupted; to continue: {command}", file=sys.stderr)
+        raise
+
+
+def resume_command(folder: Path, *, allow: Sequence[str] = (), data_root: Path | None = None) -> str:
+    """What continues a run.
+
+    >>> resume_command(Path("my run"), allow=["threads"])
+    "counterpoise resume 'my run' --allow threads"
+    """
+    words = ["counterpoise", "resume", str(folder)]
+    words += ["--allow", *allow] if allow else []
+    words += ["--data-root", str(data_root)] if data_root is not None else []
+    return shlex.join(words)
 
 
 def print_outcome(evaluation: "Evaluation | None", folder: Path) -> None:
@@ -74,7 +123,7 @@ def compare_runs(folders: list[Path], *, report: Path) -> None:
     from counterpoise.report import terminal
     from counterpoise.report.page import write_report
     from counterpoise.scoring import score_files
-    from counterpoise.training.engine import is_first_process
+    from counterpoise.training.distributed import is_first_process
 
     if is_first_process():
         evaluation = score_files([folder / "predictions" / "test.parquet" for folder in folders])

@@ -218,6 +218,16 @@ def hold_out(rows: int, *, size: int | float, seed: int) -> tuple[Tensor, Tensor
     return order[count:].sort().values, order[:count].sort().values
 
 
+def require_labels(labels: Tensor, ids: Tensor, *, where: str) -> None:
+    """Refuse samples without a label, which nothing can be learned from, by the row of the first."""
+    missing = torch.nonzero(labels == UNLABELLED)
+    if len(missing):
+        raise ValueError(
+            f"{where}: row {int(ids[missing[0]])} has no label ({len(missing)} of {len(labels)} have none); "
+            "train on labelled images only"
+        )
+
+
 def check_labels(labels: Tensor, ids: Tensor, *, classes: int, where: str) -> None:
     """Refuse labels that no class has, by the row of the first."""
     wrong = torch.nonzero((labels < UNLABELLED) | (labels >= classes))

@@ -189,3 +189,4 @@ _ALL = (
 )
 
 SETS: dict[str, ImageSet] = {each.name: each for each in _ALL}
+"""The sets that have names."""

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from counterpoise.data.augment import Augmentation, normalised
 from counterpoise.data.decode import decoded_chunk
-from counterpoise.data.images import check_labels
+from counterpoise.data.images import check_labels, require_labels
 from counterpoise.data.keyed import permutation
 from counterpoise.data.memory import Batch, Position, check_shares
 from counterpoise.data.pieces import Sequence, Share, open_split, read, sequence, shares
@@ -53,6 +53,7 @@ class StreamLoader:
         root: folder of the local sets.
         domain: for sets of domains: tested on, and left out of training.
         size: resize the shorter side to it and crop the centre.
+        labelled: refuse rows without a label.
         rank: of this process.
         world: number of processes; it must divide `batch`.
         device: where batches are augmented.
@@ -74,6 +75,7 @@ class StreamLoader:
         root: Path | None = None,
         domain: str | None = None,
         size: int | None = None,
+        labelled: bool = False,
         rank: int = 0,
         world: int = 1,
         device: torch.device | str = "cpu",
@@ -95,6 +97,7 @@ class StreamLoader:
         self.workers = workers
         self.window = window
         self.size = size
+        self.labelled = labelled
         self.rank = rank
         self.world = world
         self._stored = stored
@@ -137,6 +140,7 @@ class StreamLoader:
             batch=self.batch // self.world,
             window=self.window,
             size=self.size,
+            labelled=self.labelled,
             key=(self.seed, epoch) if self.shuffle else None,
         )
         loader = DataLoader(
@@ -206,6 +210,7 @@ class _Reader(IterableDataset[Pixels]):
         batch: rows of a batch on this rank.
         window: rows that are permuted together.
         size: pixels a side to bring the images to.
+        labelled: refuse rows without a label.
         key: seed and epoch of the permutation; None for the stored order.
     """
 
@@ -214,6 +219,7 @@ class _Reader(IterableDataset[Pixels]):
     batch: int
     window: int
     size: int | None
+    labelled: bool
     key: tuple[int, int] | None
 
     def __iter__(self) -> Iterator[Pixels]:
@@ -225,6 +231,8 @@ class _Reader(IterableDataset[Pixels]):
             shape = pixels.shape[1:]
             labels, ids = torch.from_numpy(chunk.labels), torch.from_numpy(chunk.ids)
             check_labels(labels, ids, classes=len(stored.classes), where=chunk.where)
+            if self.labelled:
+                require_labels(labels, ids, where=chunk.where)
             yield torch.from_numpy(pixels), labels, ids
 
     def _permuted(self, share: Share) -> Iterator[Chunk]:

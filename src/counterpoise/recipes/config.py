@@ -4,10 +4,12 @@ The text below a field is its help on the command line.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from counterpoise._documents import from_document, to_document
+from counterpoise.data.corruptions import CORRUPTIONS, SEVERITIES, STANDARD
 from counterpoise.models import Backbone
 from counterpoise.recipes.methods import METHODS
 
@@ -15,13 +17,16 @@ SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 1
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
+Allowance = Literal["config", "counterpoise", "torch", "threads", "world-size", "device"]
+"""Conditions of a run that may be other when it is resumed, if they are allowed by name."""
+
 
 @dataclass(frozen=True)
 class DataOptions:
     """What is trained on."""
 
     name: str = "cifar10"
-    """Data set: a name (see `counterpoise recipes`), a Parquet file or folder, an image folder, or a hub id."""
+    """Data set: a name such as cifar10 or digits, a Parquet file or folder, an image folder, or a hub id."""
     domain: str | None = None
     """Domain that is left out of training and tested on, for sets that have domains."""
     held_out: int | float = 5000
@@ -197,11 +202,31 @@ def require_possible(recipe: Recipe) -> None:
         "pruning.every": recipe.pruning.every,
         "data.window": data.window,
         "data.limit": data.limit,
+        "data.size": data.size,
+        "data.held_out": data.held_out,
         "evaluation.batch": recipe.evaluation.batch,
+        "evaluation.corrupted_images": recipe.evaluation.corrupted_images,
     }
     wrong = [
-        f"{name} must be positive, got {value}" for name, value in positive.items() if value is not None and value <= 0
+        f"{name} must be positive, got {value}"
+        for name, value in positive.items()
+        if value is not None and not 0 < value < math.inf
     ]
+    not_negative = {
+        "seed": recipe.seed,
+        "data.workers": data.workers,
+        "data.padding": data.padding,
+        "optimizer.momentum": optimizer.momentum,
+        "optimizer.weight_decay": optimizer.weight_decay,
+        "optimizer.warmup": optimizer.warmup,
+        "optimizer.decay": optimizer.decay,
+    }
+    wrong += [
+        f"{name} must not be negative, got {value}" for name, value in not_negative.items() if not 0 <= value < math.inf
+    ]
+    wrong += _wrong_corruptions(recipe.evaluation)
+    if optimizer.nesterov and not optimizer.momentum:
+        wrong.append("optimizer.nesterov needs optimizer.momentum, which is 0")
     shares = {"pruning.share": recipe.pruning.share, "pruning.smoothing": recipe.pruning.smoothing}
     shares |= {"engine.ema": engine.ema} if engine.ema is not None else {}
     wrong += [f"{name} must lie between 0 and 1, got {value}" for name, value in shares.items() if not 0 < value < 1]
@@ -216,3 +241,27 @@ def require_possible(recipe: Recipe) -> None:
     if wrong:
         raise ValueError("; ".join(wrong))
     METHODS[recipe.method].choice(recipe.hyper)
+
+
+def corruption_names(given: tuple[str, ...]) -> list[str]:
+    """The corruptions that are meant, `standard` and `all` spelt out.
+
+    >>> corruption_names(("fog", "standard"))[:2]
+    ['fog', 'gaussian_noise']
+    """
+    groups = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}
+    names = [name for entry in given for name in groups.get(entry, (entry,))]
+    if unknown := [name for name in names if name not in CORRUPTIONS]:
+        raise ValueError(f"there is no corruption {', '.join(unknown)}; there are {', '.join(CORRUPTIONS)}")
+    return list(dict.fromkeys(names))
+
+
+def _wrong_corruptions(options: EvaluationOptions) -> list[str]:
+    wrong = []
+    try:
+        corruption_names(options.corruptions)
+    except ValueError as error:
+        wrong.append(f"evaluation.corruptions: {error}")
+    if not set(options.severities) <= set(SEVERITIES):
+        wrong.append(f"evaluation.severities must be among {SEVERITIES}, got {options.severities}")
+    return wrong

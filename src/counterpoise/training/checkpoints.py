@@ -1,7 +1,7 @@
 """Checkpoints: the complete state, written atomically, verified, and listed in a manifest with their digests.
 
-A checkpoint counts once the manifest names it, and the manifest names it once its bytes have been read back. Whatever
-the manifest does not name is removed, so that the previous checkpoint stays until the new one has been verified.
+A checkpoint counts once the manifest names it, and the manifest names it once its bytes have been read back. Those that
+the manifest does not name are removed, so that the previous checkpoint stays until the new one has been verified.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import replacing
+from counterpoise.predictions.digest import digest_of
 from counterpoise.training.distributed import average_buffers
 from counterpoise.training.module import ObjectiveModule
 
@@ -61,15 +62,24 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.exists():
         return Manifest()
-    return from_document(Manifest, path.read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
+    try:
+        return from_document(Manifest, path.read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; without this file training begins anew") from None
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace the manifest, then remove what it does not name."""
+    """Replace the manifest, then remove the checkpoints that it does not name."""
     with replacing(folder / MANIFEST) as temporary:
         temporary.write_text(to_document(manifest, schema=SCHEMA, version=SCHEMA_VERSION))
-    for path in folder.iterdir():
-        if path.name not in manifest.files | {MANIFEST}:
+    remove_strays(folder)
+
+
+def remove_strays(folder: Path) -> None:
+    """Remove checkpoints that the manifest does not name, and what a killed process was writing."""
+    named = read_manifest(folder).files
+    for path in [*folder.glob("step-*.ckpt"), *folder.glob(".*.tmp")]:
+        if path.name not in named:
             path.unlink()
 
 
@@ -89,22 +99,21 @@ def newest_intact(folder: Path) -> tuple[Entry | None, list[str]]:
     return None, wrong
 
 
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class _Hashed:
     """A file that is hashed while it is written."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.sha256 = hashlib.sha256()
+        self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
         self.sha256.update(data)
-        return self._file.write(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
     def flush(self) -> None:
         self._file.flush()
@@ -118,7 +127,13 @@ class VerifiedCheckpointIO(CheckpointIO):
         with replacing(path) as temporary:
             with temporary.open("wb") as file:
                 hashed = _Hashed(file)
-                torch.save(checkpoint, hashed)  # type: ignore[arg-type]
+                try:
+                    torch.save(checkpoint, hashed)  # type: ignore[arg-type]
+                except RuntimeError:
+                    if hashed.error is None:
+                        raise
+                    # Torch says that the archive is incomplete; the file knows why.
+                    raise OSError(hashed.error.errno, hashed.error.strerror, str(path)) from None
             if digest_of(temporary) != hashed.sha256.hexdigest():
                 raise OSError(f"{path}: what was read back is not what was written; is the disk full or failing?")
 

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from counterpoise._files import replacing
 from counterpoise.data.augment import Augmentation
-from counterpoise.data.images import Images, hold_out, load_images
+from counterpoise.data.images import Images, hold_out, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.data.stream import StreamLoader, sample_ids
 from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.methods import METHODS
 
 Loader = MemoryLoader | StreamLoader
 
@@ -65,7 +66,9 @@ def from_images(
     foreign: Mapping[str, Callable[[], Images]] | None = None,
 ) -> RunData:
     """Training images in memory, of which some are held out."""
+    require_labels(images.labels, images.ids, where=images.name)
     kept, held_out = hold_out(len(images), size=recipe.data.held_out, seed=recipe.seed)
+    _require_steps(recipe, len(kept))
     training = images.take(kept)
     return RunData(
         training=lambda seed, rank, world: MemoryLoader(
@@ -92,10 +95,12 @@ def _streamed(
     options = recipe.data
     ids = sample_ids(options.name, "train", root=root, domain=options.domain)
     limited = ids[: options.limit]
-    _, held_out = hold_out(len(limited), size=options.held_out, seed=recipe.seed)
+    kept, held_out = hold_out(len(limited), size=options.held_out, seed=recipe.seed)
+    _require_steps(recipe, len(kept))
     validation = load_images(
         options.name, "train", root=root, domain=options.domain, ids=limited[held_out], size=options.size
     )
+    require_labels(validation.labels, validation.ids, where=validation.name)
     return RunData(
         training=lambda seed, rank, world: StreamLoader(
             options.name,
@@ -111,6 +116,7 @@ def _streamed(
             root=root,
             domain=options.domain,
             size=options.size,
+            labelled=True,
             rank=rank,
             world=world,
         ),
@@ -119,6 +125,43 @@ def _streamed(
         test=test,
         foreign=foreign,
     )
+
+
+def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) -> None:
+    """Look at one image of every set that is predicted after training, so that nothing is trained in vain."""
+    options, shape = recipe.data, validation.pixels.shape[1:]
+    if recipe.evaluation.corruptions and shape[0] != 3:
+        raise ValueError(f"evaluation.corruptions are of colour images; {options.name} has {shape[0]} channel")
+    test = load_images(options.name, "test", root=root, domain=options.domain, limit=1, size=options.size)
+    require_same_kind(test, shape=shape, classes=validation.classes)
+    for name in recipe.evaluation.ood:
+        foreign = load_images(name, "test", root=root, limit=1, size=options.size)
+        require_same_kind(foreign, shape=shape, classes=None)
+
+
+def require_same_kind(images: Images, *, shape: tuple[int, ...], classes: tuple[str, ...] | None) -> None:
+    """Refuse images of another shape or, unless they are foreign (None), of other classes than the model's."""
+    found = images.pixels.shape[1:]
+    if found != shape:
+        raise ValueError(
+            f"{images.name} has images of {list(found)}, the model was trained on {list(shape)}; resize them with a "
+            "size, or use another set"
+        )
+    if classes is not None and images.classes != classes:
+        raise ValueError(
+            f"{images.name} has other classes than the model ({', '.join(images.classes[:3])}, ... and "
+            f"{', '.join(classes[:3])}, ...); if it is meant as a foreign set, say so"
+        )
+
+
+def _require_steps(recipe: Recipe, rows: int) -> None:
+    """Refuse epochs without a step."""
+    pruned = int(recipe.pruning.share * rows) if METHODS[recipe.method].prunes else 0
+    if rows - pruned < recipe.batch:
+        left = f"{rows} training images" + (f" but {pruned} that are pruned" if pruned else "")
+        raise ValueError(
+            f"a batch of {recipe.batch} is more than the {left}; choose a smaller batch, or hold out fewer images"
+        )
 
 
 def augmentation(recipe: Recipe, images: Images) -> Augmentation:
@@ -130,7 +173,11 @@ def keep_split(path: Path, held_out: Tensor) -> None:
     """Save the held-out row numbers with the run; where they are saved already they must be the same."""
     rows = held_out.tolist()
     if path.exists():
-        if json.loads(path.read_text())["held_out"] != rows:
+        try:
+            kept = json.loads(path.read_text())["held_out"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path} is damaged; remove it if the data set is the same as before") from None
+        if kept != rows:
             raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
         return
     with replacing(path) as temporary:
@@ -150,6 +197,8 @@ class RunDataModule(L.LightningDataModule):
         """Make the loader before checkpoints are loaded into it and into what watches it."""
         assert self.trainer is not None
         self.training = self.data.training(self.seed, self.trainer.global_rank, self.trainer.world_size)
+        if not len(self.training):
+            raise ValueError("an epoch has no step: the training images do not fill a batch")
         self.training.to(self.trainer.strategy.root_device)
 
     def train_dataloader(self) -> Loader:

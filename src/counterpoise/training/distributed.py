@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -16,6 +17,12 @@ def world_size() -> int:
 def is_first_rank() -> bool:
     """Whether this process writes what is written once."""
     return world_size() == 1 or dist.get_rank() == 0
+
+
+def is_first_process() -> bool:
+    """The same before the ranks have found each other: by what a launcher said."""
+    rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
+    return rank == 0
 
 
 def gathered(value: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,6 @@ import torch
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.plugins import MixedPrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
-from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,8 +20,9 @@ from counterpoise.recipes.methods import METHODS
 from counterpoise.training.averaging import KeepAverage
 from counterpoise.training.checkpoints import Entry, KeepCheckpoints, VerifiedCheckpointIO
 from counterpoise.training.data import RunData, RunDataModule
+from counterpoise.training.distributed import is_first_process
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.loggers import build_logger
+from counterpoise.training.loggers import build_logger, finish_loggers
 from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, KeepLogs, RowLog
 from counterpoise.training.module import LARGER_IS_BETTER, ObjectiveModule
 from counterpoise.training.progress import progress_callback
@@ -67,6 +68,8 @@ def fit(
         except SystemExit:
             # The engine's answer to Ctrl-C; whoever called may have another.
             raise KeyboardInterrupt from None
+        finally:
+            finish_loggers(engine.loggers)
     return module
 
 
@@ -151,11 +154,22 @@ def _silence() -> None:
     """Leave out what the engine says about itself; what is wrong still speaks."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for text in ("does not have many workers", "Found .* in eval mode", "isinstance.treespec, LeafSpec."):
+    silenced = (
+        "does not have many workers",
+        "Found .* in eval mode",
+        "isinstance.treespec, LeafSpec.",
+        "smaller than the logging interval",
+    )
+    for text in silenced:
         warnings.filterwarnings("ignore", message=f".*{text}.*")
 
 
-def is_first_process() -> bool:
-    """Whether this process is the only one, or the first of those that a launcher started."""
-    rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
-    return rank == 0
+def require_processes(engine: EngineOptions) -> None:
+    """Refuse a launcher that started more or fewer processes than the recipe shares the work between."""
+    started = os.environ.get("WORLD_SIZE") if "TORCHELASTIC_RUN_ID" in os.environ else None
+    wanted = engine.devices * engine.nodes
+    if started is not None and int(started) != wanted:
+        raise ValueError(
+            f"torchrun started {started} processes, the recipe is for {wanted}; set engine.devices to the processes on "
+            "each machine, and engine.nodes to the machines"
+        )

@@ -4,23 +4,25 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 import torch
+from filelock import FileLock, Timeout
 
 import counterpoise
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import replacing
-from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.config import Allowance, Recipe
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.environment", 1
 PACKAGES = ("torch", "torchvision", "lightning", "numpy", "datasets", "pyarrow", "timm", "safetensors")
 
-Allowance = Literal["config", "torch", "threads", "world-size", "device"]
+LOCK_PATIENCE = 2.0
+"""Seconds in which processes that a killed run has left may end."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,30 @@ def installed_versions() -> dict[str, str]:
     return {"counterpoise": counterpoise.__version__, "python": platform.python_version()} | versions
 
 
-def start(folder: RunFolder, recipe: Recipe, conditions: Conditions) -> None:
-    """Make the folder; one that holds a run already is refused."""
+@contextmanager
+def in_use(folder: RunFolder) -> Iterator[None]:
+    """Keep other processes out of a run; the lock ends with the process, however that ends."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.path / ".lock")
+    try:
+        lock.acquire(timeout=LOCK_PATIENCE)
+    except Timeout:
+        raise ValueError(f"{folder.path} is in use by another process; wait until it ends, or end it") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def require_new(folder: RunFolder) -> None:
+    """Refuse a folder that holds a run already."""
     if folder.config.exists():
         raise ValueError(f"{folder.path} holds a run already; `counterpoise resume {folder.path}` continues it")
+
+
+def start(folder: RunFolder, recipe: Recipe, conditions: Conditions) -> None:
+    """Make the folder; one that holds a run already is refused."""
+    require_new(folder)
     folder.checkpoints.mkdir(parents=True, exist_ok=True)
     _write(folder.environment, to_document(Environment(conditions), schema=SCHEMA, version=SCHEMA_VERSION))
     # Last, because this file makes the folder a run.
@@ -179,6 +201,7 @@ def differences(before: Conditions, now: Conditions) -> dict[Allowance, str]:
     """What has changed that changes results, by the name of its allowance."""
     pairs: dict[Allowance, tuple[str, object, object]] = {
         "config": ("the configuration (SHA-256)", before.config_digest[:12], now.config_digest[:12]),
+        "counterpoise": ("counterpoise", before.versions.get("counterpoise"), now.versions.get("counterpoise")),
         "torch": ("torch", before.versions.get("torch"), now.versions.get("torch")),
         "threads": ("threads", before.threads, now.threads),
         "world-size": ("processes", before.world_size, now.world_size),

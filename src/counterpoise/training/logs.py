@@ -15,7 +15,7 @@ from torch import Tensor
 
 from counterpoise._files import replacing
 from counterpoise.training.distributed import is_first_rank, world_size
-from counterpoise.training.module import MEASURES, ObjectiveModule
+from counterpoise.training.module import MEASURES, REMEDY, ObjectiveModule
 
 STEP_COLUMNS = ("step", "epoch", "loss", "loss_hex", "lr")
 EPOCH_COLUMNS = (
@@ -95,6 +95,10 @@ class KeepLogs(L.Callback):
         if len(self._pending) >= _BUFFERED:
             self.flush()
 
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Look at all losses of the epoch first: of a model that broke down there is nothing to measure."""
+        self.flush()
+
     def flush(self) -> None:
         """Write what is pending."""
         if not self._pending:
@@ -107,9 +111,7 @@ class KeepLogs(L.Callback):
         losses = stacked.cpu().double().tolist()
         for (step, *_), loss in zip(self._pending, losses, strict=True):
             if not math.isfinite(loss):
-                raise FloatingPointError(
-                    f"the loss is {loss} at step {step}; a lower optimizer.lr, a warmup or a clip may help"
-                )
+                raise FloatingPointError(f"the loss is {loss} at step {step}; {REMEDY}")
         self._losses, self._count = self._losses + sum(losses), self._count + len(losses)
         rows = [
             (step, epoch, repr(loss), loss.hex(), rate)

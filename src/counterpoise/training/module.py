@@ -1,5 +1,6 @@
 """The LightningModule over any objective."""
 
+import math
 from typing import Any, Protocol, cast
 
 import lightning as L  # noqa: N812
@@ -19,6 +20,9 @@ MEASURES = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
 """What is measured on the validation images after every epoch."""
 
 LARGER_IS_BETTER = ("accuracy",)
+
+REMEDY = "a lower optimizer.lr, a warmup or a clip may help"
+"""What to do when training breaks down."""
 
 
 class Objective(Protocol):
@@ -151,6 +155,8 @@ class ObjectiveModule(L.LightningModule):
         """Add the predictions of the model that ships."""
         # On the CPU, where every sum that they need is deterministic.
         logits, labels = self.shipped(batch.images).float().cpu(), batch.labels.cpu()
+        if not (logits < math.inf).all():
+            raise FloatingPointError(f"the model gives NaN or infinite logits after step {self.global_step}; {REMEDY}")
         for stream in self._streams.values():
             stream.update(logits=logits, labels=labels)
 

@@ -76,16 +76,21 @@ def member_folders(recipe: Recipe, run: RunFolder) -> list[RunFolder]:
     return [run] if members == 1 else [run.member(index) for index in range(members)]
 
 
-def load_run(folder: str | Path, *, models: ModelFactory | None = None) -> Trained:
+def load_run(folder: str | Path, *, models: ModelFactory | None = None, member: int | None = None) -> Trained:
     """The trained model of a run.
 
     Args:
         folder: of the run.
         models: your own networks, if the run was trained with them.
+        member: of an ensemble, counted from 0; None for all of them.
     """
     run = RunFolder(Path(folder))
     recipe = run.recipe()
     folders = member_folders(recipe, run)
+    if member is not None:
+        if not 0 <= member < len(folders):
+            raise ValueError(f"{run.path} has the members 0 to {len(folders) - 1}, not {member}")
+        folders = [folders[member]]
     for part in folders:
         if not part.primary.exists():
             raise ValueError(f"{part.primary} is not there yet: `counterpoise resume {run.path}` trains on")

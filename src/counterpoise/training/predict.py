@@ -1,5 +1,6 @@
 """Predictions of a trained model, in float32 whatever the precision of training, and what they are worth."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,13 +8,14 @@ from pathlib import Path
 import torch
 
 from counterpoise._files import replacing
-from counterpoise.data.corruptions import CORRUPTIONS, STANDARD, corrupted
+from counterpoise.data.corruptions import corrupted
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter
-from counterpoise.recipes.config import EvaluationOptions
-from counterpoise.training.data import RunData
+from counterpoise.predictions.digest import digest_path
+from counterpoise.recipes.config import EvaluationOptions, corruption_names
+from counterpoise.training.data import RunData, require_same_kind
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.networks import Trained, header_of
 
@@ -29,8 +31,9 @@ def evaluate_run(run: RunFolder, trained: Trained, data: RunData, *, device: str
     sets |= {"test": data.test} if data.test is not None else {}
     sets |= {f"{FOREIGN_PREFIX}{name}": load for name, load in data.foreign.items()}
     for name, load in sets.items():
-        path = run.predictions / f"{name}.parquet"
-        if not path.exists():
+        path = prediction_file(run, name)
+        # The digest is written after the file: without it the writing was interrupted.
+        if not (path.exists() and digest_path(path).exists()):
             foreign = name.startswith(FOREIGN_PREFIX)
             split = "test" if foreign else name
             corruptions = trained.recipe.evaluation.corruptions if name == "test" else ()
@@ -38,6 +41,15 @@ def evaluate_run(run: RunFolder, trained: Trained, data: RunData, *, device: str
                 trained, load(), path, split=split, foreign=foreign, corruptions=corruptions, device=device, say=say
             )
     return None if data.test is None else score_run(run)
+
+
+def prediction_file(run: RunFolder, name: str) -> Path:
+    """Where predictions of a set are; a path or a hub id becomes one name, so that all are in one folder.
+
+    >>> prediction_file(RunFolder(Path("run")), "ood_/data/blurred.parquet").name
+    'ood_-data-blurred.parquet.parquet'
+    """
+    return run.predictions / f"{re.sub('[^a-zA-Z0-9_.-]+', '-', name)}.parquet"
 
 
 def predict(
@@ -96,19 +108,6 @@ def predict(
                 )
 
 
-def corruption_names(given: tuple[str, ...]) -> list[str]:
-    """The corruptions that are meant, `standard` and `all` spelt out.
-
-    >>> corruption_names(("fog", "standard"))[:2]
-    ['fog', 'gaussian_noise']
-    """
-    groups = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}
-    names = [name for entry in given for name in groups.get(entry, (entry,))]
-    if unknown := [name for name in names if name not in CORRUPTIONS]:
-        raise ValueError(f"there is no corruption {', '.join(unknown)}; there are {', '.join(CORRUPTIONS)}")
-    return list(dict.fromkeys(names))
-
-
 def score_run(run: RunFolder) -> Evaluation:
     """Score the test predictions with the foreign ones beside them; write the scores and the page."""
     from counterpoise.report.page import write_report
@@ -124,16 +123,7 @@ def score_run(run: RunFolder) -> Evaluation:
 
 def _as_inputs(images: Images, trained: Trained, *, foreign: bool) -> Images:
     """Images as the model is shown them: normalised as those it was trained on."""
-    if images.pixels.shape[1:] != trained.shape:
-        raise ValueError(
-            f"{images.name} has images of {list(images.pixels.shape[1:])}, the model was trained on "
-            f"{list(trained.shape)}; resize them with a size, or use another set"
-        )
-    if not foreign and images.classes != trained.classes:
-        raise ValueError(
-            f"{images.name} has other classes than the model ({', '.join(images.classes[:3])}, ... and "
-            f"{', '.join(trained.classes[:3])}, ...); if it is meant as a foreign set, say so"
-        )
+    require_same_kind(images, shape=trained.shape, classes=None if foreign else trained.classes)
     labels = torch.full_like(images.labels, MISSING_LABEL) if foreign else images.labels
     return replace(images, labels=labels, classes=trained.classes, mean=trained.mean, std=trained.std)
 

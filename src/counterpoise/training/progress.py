@@ -11,6 +11,8 @@ from counterpoise.training.module import ObjectiveModule
 
 _PAUSE = 30.0
 _REFRESH = 5
+_BAR_WIDTH = 15
+"""Characters, so that bar, times and measures fit into a line of 80."""
 
 
 class Bar(RichProgressBar):
@@ -20,11 +22,22 @@ class Bar(RichProgressBar):
         super().__init__(refresh_rate=_REFRESH)
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
-        """The loss now, and the last validation."""
+        """The loss now, and the last validation's NLL."""
         assert isinstance(pl_module, ObjectiveModule)
-        loss = pl_module.latest.loss
+        loss, validation = pl_module.latest.loss, pl_module.validation
         shown = {} if loss is None else {"loss": f"{loss.item():.3f}"}
-        return shown | {name: f"{value:.4f}" for name, value in pl_module.validation.items()}
+        return shown | ({"nll": f"{validation['nll']:.3f}"} if validation else {})
+
+    def configure_columns(self, trainer: L.Trainer) -> list[Any]:
+        """Epoch, a short bar, steps and times; the measures come behind them."""
+        from rich.progress import BarColumn
+
+        epoch, _, steps, times, _ = super().configure_columns(trainer)
+        return [epoch, BarColumn(bar_width=_BAR_WIDTH), steps, times]
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        """Epochs are counted from 1, as `Lines` does."""
+        return f"Epoch {current_epoch + 1}/{self.trainer.max_epochs}"
 
 
 class Lines(L.Callback):

@@ -81,7 +81,9 @@ class PruneSamples(L.Callback):
             latest[torch.tensor([self._row[sample] for sample in ids.tolist()])] = confidence.cpu()
         self._pending = []
         if world_size() > 1:
-            dist.all_reduce(latest, op=dist.ReduceOp.MAX)
+            shared = latest.to(self.loader.device)  # NCCL takes nothing from the host
+            dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+            latest = shared.cpu()
         new, weight = latest >= 0, self.options.smoothing
         smoothed = torch.where(self.seen, weight * latest + (1 - weight) * self.confidence, latest)
         self.confidence = torch.where(new, smoothed, self.confidence)

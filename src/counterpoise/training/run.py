@@ -9,12 +9,22 @@ import torch
 
 from counterpoise.export import export_safetensors
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.recipes.config import Recipe, require_possible
+from counterpoise.recipes.config import Allowance, Recipe, require_possible
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.checkpoints import newest_intact, read_manifest, write_manifest
-from counterpoise.training.data import RunData, keep_split, named_data
-from counterpoise.training.engine import device_type, fit, is_first_process
-from counterpoise.training.folder import Allowance, Conditions, RunFolder, conditions_now, go_on, start
+from counterpoise.training.checkpoints import newest_intact, read_manifest, remove_strays, write_manifest
+from counterpoise.training.data import RunData, keep_split, named_data, require_evaluable
+from counterpoise.training.distributed import is_first_process
+from counterpoise.training.engine import device_type, fit, require_processes
+from counterpoise.training.folder import (
+    Conditions,
+    RunFolder,
+    conditions_now,
+    go_on,
+    in_use,
+    require_new,
+    start,
+)
+from counterpoise.training.loggers import require_loggers
 from counterpoise.training.networks import ModelFactory, load_run, member_folders, metadata_of, recipe_models
 from counterpoise.training.predict import evaluate_run
 
@@ -39,12 +49,15 @@ def train(
     Returns:
         The scores of the test set, on the first process; None on others, and where there is no test set.
     """
-    require_possible(recipe)
     run = RunFolder(Path(folder))
-    _set_threads(recipe)
     if is_first_process():
+        require_new(run)
+    data, models = _prepared(recipe, root=root, models=models, data=data)
+    if not is_first_process():
+        return _complete(recipe, run, models=models, data=data)
+    with in_use(run):
         start(run, recipe, _conditions(recipe))
-    return _complete(recipe, run, root=root, models=models, data=data)
+        return _complete(recipe, run, models=models, data=data)
 
 
 def resume(
@@ -66,17 +79,31 @@ def resume(
     """
     run = RunFolder(Path(folder))
     recipe = run.recipe()
-    require_possible(recipe)
-    _set_threads(recipe)
-    if is_first_process():
+    data, models = _prepared(recipe, root=root, models=models, data=data)
+    if not is_first_process():
+        return _complete(recipe, run, models=models, data=data)
+    with in_use(run):
         entry, _ = newest_intact(run.checkpoints)
         go_on(run, _conditions(recipe), step=0 if entry is None else entry.step, allowed=allow)
-    return _complete(recipe, run, root=root, models=models, data=data)
+        return _complete(recipe, run, models=models, data=data)
 
 
-def _set_threads(recipe: Recipe) -> None:
+def _prepared(
+    recipe: Recipe, *, root: Path | None, models: ModelFactory | None, data: RunData | None
+) -> tuple[RunData, ModelFactory]:
+    """Images and networks; what is wrong with them or with the recipe is noticed before the run has a folder."""
+    require_possible(recipe)
+    require_processes(recipe.engine)
+    require_loggers(recipe.engine.loggers)
     if recipe.engine.threads is not None:
         torch.set_num_threads(recipe.engine.threads)
+    named, data = data is None, data or named_data(recipe, root=root)
+    images = data.validation
+    if named and is_first_process():
+        require_evaluable(recipe, images, root=root)
+    models = models or recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
+    METHODS[recipe.method].build(models(recipe.seed), **recipe.choice)
+    return data, models
 
 
 def _conditions(recipe: Recipe) -> Conditions:
@@ -84,13 +111,8 @@ def _conditions(recipe: Recipe) -> Conditions:
     return conditions_now(recipe, device=device_type(engine), world_size=engine.devices * engine.nodes)
 
 
-def _complete(
-    recipe: Recipe, run: RunFolder, *, root: Path | None, models: ModelFactory | None, data: RunData | None
-) -> Evaluation | None:
+def _complete(recipe: Recipe, run: RunFolder, *, models: ModelFactory, data: RunData) -> Evaluation | None:
     """Whatever of the run is not there yet."""
-    data = data or named_data(recipe, root=root)
-    images = data.validation
-    models = models or recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
     if data.held_out is not None and is_first_process():
         keep_split(run.split, data.held_out)
     folders = member_folders(recipe, run)
@@ -118,6 +140,8 @@ def _train_one(recipe: Recipe, folder: RunFolder, *, data: RunData, models: Mode
         _say(f"{'; '.join(faults)}; going back to {place}")
         manifest = read_manifest(folder.checkpoints).until(0 if entry is None else entry.step)
         write_manifest(folder.checkpoints, replace(manifest, last=entry, previous=None))
+    if is_first_process():
+        remove_strays(folder.checkpoints)
     objective = METHODS[recipe.method].build(models(recipe.seed), **recipe.choice)
     prefix = fit(recipe, folder, objective, data, resume_from=entry).shipped_prefix
     if is_first_process():

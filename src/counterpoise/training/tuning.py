@@ -17,7 +17,7 @@ from counterpoise.report.figures import save_figure
 from counterpoise.report.search import SearchedField, search_figure
 from counterpoise.scoring.rows import RowKinds, checked
 from counterpoise.training.data import RunData, named_data
-from counterpoise.training.engine import is_first_process
+from counterpoise.training.distributed import is_first_process
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.module import MEASURES
 from counterpoise.training.networks import ModelFactory
