@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from counterpoise._documents import from_document, to_document
-from counterpoise._files import replacing
+from counterpoise._files import write_text
 from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.metrics.table import as_html, as_text
 
@@ -170,8 +170,7 @@ class Scores:
 
     def save(self, path: str | Path) -> None:
         """Write the JSON, atomically."""
-        with replacing(path) as temporary:
-            temporary.write_text(self.to_json(), encoding="utf-8")
+        write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> "Scores":

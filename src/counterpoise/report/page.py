@@ -17,7 +17,7 @@ from markupsafe import Markup  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 from counterpoise import __version__  # noqa: E402
-from counterpoise._files import replacing  # noqa: E402
+from counterpoise._files import write_text  # noqa: E402
 from counterpoise._text import readable  # noqa: E402
 from counterpoise.metrics.comparison import Evaluation  # noqa: E402
 from counterpoise.metrics.estimates import Key  # noqa: E402
@@ -79,9 +79,7 @@ class Provenance:
 
 def write_report(path: str | Path, evaluation: Evaluation, *, risk: float = DEFAULT_RISK) -> None:
     """Write the page, atomically."""
-    text = render(evaluation, risk=risk)
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+    write_text(path, render(evaluation, risk=risk))
 
 
 def render(evaluation: Evaluation, *, risk: float = DEFAULT_RISK) -> str:

@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
-from counterpoise._files import replacing
+from counterpoise._files import replacing, write_text
 from counterpoise.predictions.digest import digest_of
 from counterpoise.training.distributed import average_buffers
 from counterpoise.training.module import ObjectiveModule
@@ -70,8 +70,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest, then remove the checkpoints that it does not name."""
-    with replacing(folder / MANIFEST) as temporary:
-        temporary.write_text(to_document(manifest, schema=SCHEMA, version=SCHEMA_VERSION))
+    write_text(folder / MANIFEST, to_document(manifest, schema=SCHEMA, version=SCHEMA_VERSION))
     remove_strays(folder)
 
 

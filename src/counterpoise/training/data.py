@@ -9,7 +9,7 @@ import lightning as L  # noqa: N812
 import torch
 from torch import Tensor
 
-from counterpoise._files import replacing
+from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
 from counterpoise.data.images import Images, hold_out, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
@@ -180,8 +180,7 @@ def keep_split(path: Path, held_out: Tensor) -> None:
         if kept != rows:
             raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
         return
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps({"held_out": rows}))
+    write_text(path, json.dumps({"held_out": rows}))
 
 
 class RunDataModule(L.LightningDataModule):

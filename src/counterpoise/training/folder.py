@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 import counterpoise
 from counterpoise._documents import from_document, to_document
-from counterpoise._files import replacing
+from counterpoise._files import write_text
 from counterpoise.recipes.config import Allowance, Recipe
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.environment", 1
@@ -164,9 +164,9 @@ def start(folder: RunFolder, recipe: Recipe, conditions: Conditions) -> None:
     """Make the folder; one that holds a run already is refused."""
     require_new(folder)
     folder.checkpoints.mkdir(parents=True, exist_ok=True)
-    _write(folder.environment, to_document(Environment(conditions), schema=SCHEMA, version=SCHEMA_VERSION))
+    write_text(folder.environment, to_document(Environment(conditions), schema=SCHEMA, version=SCHEMA_VERSION))
     # Last, because this file makes the folder a run.
-    _write(folder.config, recipe.to_json())
+    write_text(folder.config, recipe.to_json())
 
 
 def go_on(folder: RunFolder, conditions: Conditions, *, step: int, allowed: Collection[Allowance]) -> None:
@@ -181,7 +181,7 @@ def go_on(folder: RunFolder, conditions: Conditions, *, step: int, allowed: Coll
             f"change with --allow {flags}, which is recorded"
         )
     resumed = replace(conditions, step=step, allowed=sorted(changes))
-    _write(
+    write_text(
         folder.environment,
         to_document(
             replace(environment, resumed=[*environment.resumed, resumed]), schema=SCHEMA, version=SCHEMA_VERSION
@@ -208,11 +208,6 @@ def differences(before: Conditions, now: Conditions) -> dict[Allowance, str]:
         "device": ("device", before.device, now.device),
     }
     return {name: f"{title} was {old}, is {new}" for name, (title, old, new) in pairs.items() if old != new}
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _version(package: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
-from counterpoise._files import replacing
+from counterpoise._files import write_text
 from counterpoise.training.distributed import is_first_process
 
 Name = Literal["tensorboard", "wandb", "mlflow"]
@@ -45,6 +45,5 @@ def _wandb_id(folder: Path) -> str:
     """One for each folder, kept in it: names of folders are not unique."""
     path = folder / "wandb-id"
     if not path.exists():
-        with replacing(path) as temporary:
-            temporary.write_text(secrets.token_hex(8))
+        write_text(path, secrets.token_hex(8))
     return path.read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from counterpoise._files import replacing
+from counterpoise._files import write_text
 from counterpoise.data.corruptions import corrupted
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
@@ -115,8 +115,7 @@ def score_run(run: RunFolder) -> Evaluation:
 
     foreign = sorted(run.predictions.glob(f"{FOREIGN_PREFIX}*.parquet"))
     evaluation = score_files([run.predictions / "test.parquet"], ood=foreign)
-    with replacing(run.scores) as temporary:
-        temporary.write_text(evaluation.to_json())
+    write_text(run.scores, evaluation.to_json())
     write_report(run.report, evaluation)
     return evaluation
 

@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import require
-from counterpoise._files import replacing
+from counterpoise._files import write_text
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.ranges import Range, changed_fields, with_values
 from counterpoise.training.module import LARGER_IS_BETTER
@@ -187,9 +187,9 @@ class SharedStudy:
         """Write `search.json`, and `best.json` once there is a best."""
         with self.lock:
             search = self.search()
-            _write(self.folder / "search.json", search.to_json())
+            write_text(self.folder / "search.json", search.to_json())
             if search.best is not None:
-                _write(self.folder / "best.json", search.best.to_json())
+                write_text(self.folder / "best.json", search.best.to_json())
         return search
 
     @property
@@ -304,8 +304,3 @@ def _remove(lock: FileLock) -> None:
     """Give a trial's lock up with its file; the study's lock must be held, under which alone it is looked for."""
     lock.release()
     Path(lock.lock_file).unlink(missing_ok=True)
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
