@@ -10,6 +10,7 @@ import io
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,10 +172,11 @@ def interruptions_section(document: dict[str, Any]) -> str:
     """How many killed runs ended as if nothing had happened, and where the kills fell."""
     figures, (check,) = document["figures"], document["checks"]
     places = ", ".join(f"{count} {place}" for place, count in figures["killed in the state"].items())
-    return (
+    text = (
         f"{check['measured']} of {figures['trials']} runs, killed at a random moment and resumed, ended with the same "
         f"SHA-256 over the complete state and the same losses. The kills fell: {places}."
     )
+    return textwrap.fill(text, width=120)
 
 
 def export_section(document: dict[str, Any]) -> str:

@@ -292,12 +292,18 @@ class TestProcessesOfTheirOwn:
             with runs.quiet():
                 train(recipe, folder, data=from_images(recipe, digits))
 
-        monkeypatch.setattr(commands, "load_images", lambda *_: digits)
+        monkeypatch.setattr(commands, "load_images", lambda *_, **__: digits)
         monkeypatch.setattr(commands, "_run", process)
         monkeypatch.setattr(commands, "DISTRIBUTED_LIMIT", 1e-4)
         finding = check(a_bench())
         assert finding.passed is same
         assert ("--engine.devices" in asked) is (check is commands.several_ranks)
+
+    def test_of_two_ranks_take_the_steps_of_one(self):
+        """The real thing: the recipe as the command line has it, and as this process trains it, are one."""
+        finding = commands.several_ranks(a_bench())
+        assert finding.passed, finding
+        assert finding.measured < commands.DISTRIBUTED_LIMIT
 
     def test_end_with_all_that_they_started_when_the_time_is_up(self, tmp_path):
         mark = tmp_path / "child"

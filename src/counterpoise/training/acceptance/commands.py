@@ -50,7 +50,7 @@ def _against_this_process(bench: Bench, options: list[str], *, limit: float) -> 
     recipe = RECIPES["digits"].recipe()
     accelerator = ACCELERATORS[bench.device]
     recipe = replace(recipe, epochs=1, engine=replace(recipe.engine, accelerator=accelerator))  # type: ignore[arg-type]
-    expected = trained(recipe, load_images("digits", "train"), callbacks=[GiveUp(bench)])
+    expected = trained(recipe, load_images("digits", "train", limit=recipe.data.limit), callbacks=[GiveUp(bench)])
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder) / "run")
         command = [sys.executable, "-m", "counterpoise.cli", "train", "digits", "--epochs", "1"]
