@@ -1,6 +1,7 @@
 """Parts of the package that need more than the core say so in one line."""
 
 import importlib
+from importlib import metadata
 from types import ModuleType
 
 
@@ -16,3 +17,15 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ImportError(f"{purpose} needs {error.name}: pip install 'counterpoise[{extra}]'") from None
+
+
+def installed_version(package: str) -> str | None:
+    """The version of a package; None where it is not installed.
+
+    >>> installed_version("no-such-package") is None
+    True
+    """
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

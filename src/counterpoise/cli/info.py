@@ -2,11 +2,11 @@
 
 import platform
 from dataclasses import dataclass
-from importlib import metadata
 
 import torch
 
 import counterpoise
+from counterpoise._extras import installed_version
 
 PACKAGES = (
     "torch",
@@ -37,7 +37,7 @@ class Info:
 
 def described() -> dict[str, str]:
     """Versions and devices, by what they are of."""
-    packages = {package: _version(package) for package in PACKAGES}
+    packages = {package: installed_version(package) or "not installed" for package in PACKAGES}
     return {
         "counterpoise": counterpoise.__version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
@@ -51,10 +51,3 @@ def _accelerators() -> list[str]:
         return ["MPS"]
     properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [f"{each.name} ({each.total_memory / 2**30:.0f} GiB)" for each in properties]
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"

@@ -4,13 +4,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
 from counterpoise.cli.train import DataRoot
-from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.config import Measure, Recipe
 from counterpoise.recipes.ranges import changed_fields, default_ranges, parse_range
 from counterpoise.recipes.table import RECIPES
 
@@ -36,7 +36,7 @@ class Tune:
     """Trainings of the whole search, over all processes."""
     search: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=LOW:HIGH[:log]", help_behavior_hint="")] = ()
     """Fields to search; by default each `hyper.NAME` that --hyper leaves open, between the ends of its grid."""
-    measure: Literal["nll", "accuracy", "ece"] = "nll"
+    measure: Measure = "nll"
     """Of the held-out images after the last epoch: the lowest NLL or ECE is best, or the highest accuracy."""
     data_root: DataRoot = None
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""

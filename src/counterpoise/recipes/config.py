@@ -17,6 +17,9 @@ SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 1
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
+Measure = Literal["nll", "accuracy", "ece"]
+"""What is measured on the validation images, and may be monitored and searched by."""
+
 Allowance = Literal["config", "counterpoise", "torch", "threads", "world-size", "device"]
 """Conditions of a run that may be other when it is resumed, if they are allowed by name."""
 
@@ -111,7 +114,7 @@ class EngineOptions:
     """Save the complete state every so many steps, besides every epoch."""
     checkpoint_epochs: int = 1
     """Save the complete state every so many epochs."""
-    monitor: Literal["nll", "accuracy", "ece"] = "nll"
+    monitor: Measure = "nll"
     """Validation measure by which the best checkpoint is kept; what ships is the last epoch."""
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
     """Besides the CSV files, which are always written."""

@@ -119,7 +119,13 @@ class _Hashed:
 
 
 class VerifiedCheckpointIO(CheckpointIO):
-    """Writes a checkpoint atomically and reads it back; loads nothing but data."""
+    """Writes a checkpoint atomically and reads it back; loads nothing but data.
+
+    Attributes:
+        sha256: of the checkpoint that was written last.
+    """
+
+    sha256 = ""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Write, read back, and only then give the file its name."""
@@ -133,8 +139,10 @@ class VerifiedCheckpointIO(CheckpointIO):
                         raise
                     # Torch says that the archive is incomplete; the file knows why.
                     raise OSError(hashed.error.errno, hashed.error.strerror, str(path)) from None
-            if digest_of(temporary) != hashed.sha256.hexdigest():
+            written = hashed.sha256.hexdigest()
+            if digest_of(temporary) != written:
                 raise OSError(f"{path}: what was read back is not what was written; is the disk full or failing?")
+        self.sha256 = written
 
     def load_checkpoint(
         self,
@@ -155,6 +163,7 @@ class KeepCheckpoints(L.Callback):
 
     Args:
         folder: of the checkpoints.
+        files: what the engine writes them with.
         every_steps: steps between checkpoints inside an epoch, or None for none.
         every_epochs: epochs between checkpoints; the last epoch always has one.
         measure: validation measure that decides which is best.
@@ -166,6 +175,7 @@ class KeepCheckpoints(L.Callback):
         self,
         folder: Path,
         *,
+        files: VerifiedCheckpointIO,
         every_steps: int | None,
         every_epochs: int,
         measure: str,
@@ -173,6 +183,7 @@ class KeepCheckpoints(L.Callback):
         flush: Callable[[], None],
     ) -> None:
         self.folder = folder
+        self.files = files
         self.every_steps = every_steps
         self.every_epochs = every_epochs
         self.measure = measure
@@ -202,7 +213,7 @@ class KeepCheckpoints(L.Callback):
             return
         entry = Entry(
             file=path.name,
-            sha256=digest_of(path),
+            sha256=self.files.sha256,
             bytes=path.stat().st_size,
             step=trainer.global_step,
             epoch=trainer.current_epoch,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import lightning as L  # noqa: N812
@@ -42,14 +43,8 @@ class RunData:
 def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
     """The data sets that a recipe names."""
     options = recipe.data
-
-    def test() -> Images:
-        return load_images(options.name, "test", root=root, domain=options.domain, size=options.size)
-
-    def foreign(name: str) -> Callable[[], Images]:
-        return lambda: load_images(name, "test", root=root, size=options.size)
-
-    others = {name: foreign(name) for name in recipe.evaluation.ood}
+    test = partial(_test_images, recipe, root=root)
+    others = {name: partial(_foreign_images, recipe, name, root=root) for name in recipe.evaluation.ood}
     if options.pipeline == "stream":
         return _streamed(recipe, root=root, test=test, foreign=others)
     images = load_images(
@@ -132,11 +127,18 @@ def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) 
     options, shape = recipe.data, validation.pixels.shape[1:]
     if recipe.evaluation.corruptions and shape[0] != 3:
         raise ValueError(f"evaluation.corruptions are of colour images; {options.name} has {shape[0]} channel")
-    test = load_images(options.name, "test", root=root, domain=options.domain, limit=1, size=options.size)
-    require_same_kind(test, shape=shape, classes=validation.classes)
+    require_same_kind(_test_images(recipe, root=root, limit=1), shape=shape, classes=validation.classes)
     for name in recipe.evaluation.ood:
-        foreign = load_images(name, "test", root=root, limit=1, size=options.size)
-        require_same_kind(foreign, shape=shape, classes=None)
+        require_same_kind(_foreign_images(recipe, name, root=root, limit=1), shape=shape, classes=None)
+
+
+def _test_images(recipe: Recipe, *, root: Path | None, limit: int | None = None) -> Images:
+    options = recipe.data
+    return load_images(options.name, "test", root=root, domain=options.domain, limit=limit, size=options.size)
+
+
+def _foreign_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None = None) -> Images:
+    return load_images(name, "test", root=root, limit=limit, size=recipe.data.size)
 
 
 def require_same_kind(images: Images, *, shape: tuple[int, ...], classes: tuple[str, ...] | None) -> None:

@@ -57,12 +57,12 @@ def fit(
         sharded=engine.strategy == "fsdp",
     )
     step = 0 if resume_from is None else resume_from.step
-    trainer = build_trainer(recipe, folder, step=step, callbacks=callbacks)
     datamodule = RunDataModule(data, evaluation_batch=recipe.evaluation.batch, seed=recipe.seed)
-    L.seed_everything(recipe.seed + trainer.global_rank, verbose=False)
     path = None if resume_from is None else str(folder.checkpoints / resume_from.file)
     with warnings.catch_warnings():
         _silence()
+        trainer = build_trainer(recipe, folder, step=step, callbacks=callbacks)
+        L.seed_everything(recipe.seed + trainer.global_rank, verbose=False)
         try:
             trainer.fit(module, datamodule=datamodule, ckpt_path=path, weights_only=True)
         except SystemExit:
@@ -80,8 +80,10 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
     if is_first_process():
         logs.steps.begin_after(step)
         logs.epochs.begin_after(step)
+    files = VerifiedCheckpointIO()
     checkpoints = KeepCheckpoints(
         folder.checkpoints,
+        files=files,
         every_steps=engine.checkpoint_steps,
         every_epochs=engine.checkpoint_epochs,
         measure=engine.monitor,
@@ -91,10 +93,9 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
     pruning = [PruneSamples(recipe.pruning)] if METHODS[recipe.method].prunes else []
     # Checkpoints come last, so that one holds what all others know after the step.
     watching = [KeepRandomState(), KeepAverage(), logs, progress_callback(), *pruning, *callbacks, checkpoints]
-    plugins: list[Any] = [VerifiedCheckpointIO()]
+    plugins: list[Any] = [files]
     precision = _precision(engine)
     plugins += [precision] if precision is not None else []
-    _silence()
     return L.Trainer(
         accelerator=engine.accelerator,
         devices=engine.devices,

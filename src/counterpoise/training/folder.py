@@ -7,7 +7,6 @@ import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -15,6 +14,7 @@ from filelock import FileLock, Timeout
 
 import counterpoise
 from counterpoise._documents import from_document, to_document
+from counterpoise._extras import installed_version
 from counterpoise._files import write_text
 from counterpoise.recipes.config import Allowance, Recipe
 
@@ -135,7 +135,7 @@ def conditions_now(recipe: Recipe, *, device: str, world_size: int) -> Condition
 
 def installed_versions() -> dict[str, str]:
     """Versions of what a result may depend on."""
-    versions = {name: version for name in PACKAGES if (version := _version(name))}
+    versions = {name: version for name in PACKAGES if (version := installed_version(name))}
     return {"counterpoise": counterpoise.__version__, "python": platform.python_version()} | versions
 
 
@@ -208,13 +208,6 @@ def differences(before: Conditions, now: Conditions) -> dict[Allowance, str]:
         "device": ("device", before.device, now.device),
     }
     return {name: f"{title} was {old}, is {new}" for name, (title, old, new) in pairs.items() if old != new}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _revision(source: Path) -> str:

@@ -12,11 +12,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from counterpoise.data.memory import Batch
 from counterpoise.metrics import Estimate, Key, Performance, Stream, TopLabelCalibration
 from counterpoise.objectives import MutualTransport, ObjectiveOutput
-from counterpoise.recipes.config import OptimizerOptions
+from counterpoise.recipes.config import Measure, OptimizerOptions
 from counterpoise.training.distributed import average_buffers, shard, world_size
 from counterpoise.training.schedule import decay_factor, set_learning_rates
 
-MEASURES = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
+MEASURES: dict[Measure, Key] = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
 """What is measured on the validation images after every epoch."""
 
 LARGER_IS_BETTER = ("accuracy",)

@@ -15,6 +15,12 @@ _BAR_WIDTH = 15
 """Characters, so that bar, times and measures fit into a line of 80."""
 
 
+def say(text: str) -> None:
+    """A line on standard error, at once."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
 class Bar(RichProgressBar):
     """Lightning's Rich bar with the loss and the last validation beside it."""
 
@@ -63,8 +69,7 @@ class Lines(L.Callback):
 
     def _say(self, text: str) -> None:
         self._last = time.monotonic()
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        say(text)
 
 
 def _epoch(trainer: L.Trainer) -> str:

@@ -1,6 +1,5 @@
 """A run from recipe to report."""
 
-import sys
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from counterpoise.training.folder import (
 from counterpoise.training.loggers import require_loggers
 from counterpoise.training.networks import ModelFactory, load_run, member_folders, metadata_of, recipe_models
 from counterpoise.training.predict import evaluate_run
+from counterpoise.training.progress import say
 
 
 def train(
@@ -123,7 +123,7 @@ def _complete(recipe: Recipe, run: RunFolder, *, models: ModelFactory, data: Run
     if not is_first_process():
         return None
     trained = load_run(run.path, models=models)
-    return evaluate_run(run, trained, data, device=device_type(recipe.engine), say=_say)
+    return evaluate_run(run, trained, data, device=device_type(recipe.engine), say=say)
 
 
 def member_seed(seed: int, index: int) -> int:
@@ -137,7 +137,7 @@ def _train_one(recipe: Recipe, folder: RunFolder, *, data: RunData, models: Mode
     entry, faults = newest_intact(folder.checkpoints)
     if faults and is_first_process():
         place = "the start" if entry is None else f"step {entry.step}"
-        _say(f"{'; '.join(faults)}; going back to {place}")
+        say(f"{'; '.join(faults)}; going back to {place}")
         manifest = read_manifest(folder.checkpoints).until(0 if entry is None else entry.step)
         write_manifest(folder.checkpoints, replace(manifest, last=entry, previous=None))
     if is_first_process():
@@ -145,7 +145,7 @@ def _train_one(recipe: Recipe, folder: RunFolder, *, data: RunData, models: Mode
     objective = METHODS[recipe.method].build(models(recipe.seed), **recipe.choice)
     prefix = fit(recipe, folder, objective, data, resume_from=entry).shipped_prefix
     if is_first_process():
-        last, _ = newest_intact(folder.checkpoints)
+        last = read_manifest(folder.checkpoints).last
         assert last is not None
         # From the file, because a rank's own module may hold but a shard of the weights.
         state = torch.load(folder.checkpoints / last.file, map_location="cpu", weights_only=True)["state_dict"]
@@ -153,8 +153,3 @@ def _train_one(recipe: Recipe, folder: RunFolder, *, data: RunData, models: Mode
         primary = models(recipe.seed)[0]
         primary.load_state_dict(weights)
         export_safetensors(primary, folder.primary, metadata=metadata_of(recipe, data.validation))
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()

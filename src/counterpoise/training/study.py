@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import require
 from counterpoise._files import write_text
-from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.config import Measure, Recipe
 from counterpoise.recipes.ranges import Range, changed_fields, with_values
 from counterpoise.training.module import LARGER_IS_BETTER
 
@@ -49,7 +49,6 @@ SWEEP = (0.5, 0.0, 1.0, 0.25, 0.75)
 
 _NAME = "search"
 
-Measure = Literal["nll", "accuracy", "ece"]
 State = Literal["complete", "failed", "running"]
 Values = dict[str, int | float]
 

@@ -1,7 +1,6 @@
 """Search over fields of a recipe by the held-out images; see `counterpoise.training.study` for how it is shared."""
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 
 from counterpoise.metrics import Performance, Stream, TopLabelCalibration
 from counterpoise.predictions import read_predictions
-from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.config import Measure, Recipe
 from counterpoise.recipes.ranges import Range, require_searchable, with_values
 from counterpoise.report.figures import save_figure
 from counterpoise.report.search import SearchedField, search_figure
@@ -21,8 +20,9 @@ from counterpoise.training.distributed import is_first_process
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.module import MEASURES
 from counterpoise.training.networks import ModelFactory
+from counterpoise.training.progress import say
 from counterpoise.training.run import resume, train
-from counterpoise.training.study import Claim, Measure, Search, SharedStudy, Values
+from counterpoise.training.study import Claim, Search, SharedStudy, Values
 
 
 def tune(
@@ -93,7 +93,7 @@ def _attempt(study: SharedStudy, claim: Claim, recipe: Recipe, *, data: RunData,
         if _content(run.environment) == before:
             raise
         if not study.search().ranked:
-            _say(f"trial {claim.number} ({_listed(claim.values)}) broke down, and no trial has succeeded yet")
+            say(f"trial {claim.number} ({_listed(claim.values)}) broke down, and no trial has succeeded yet")
             raise
         study.finish(claim, reason=str(error))
     else:
@@ -113,7 +113,7 @@ def _measures(recipe: Recipe, run: RunFolder, *, data: RunData, models: ModelFac
     for stream in (Stream(Performance()), Stream(TopLabelCalibration())):
         stream.update_checked(batch)
         estimates |= stream.compute()
-    measures = {name: float(estimates[key].value) for name, key in MEASURES.items()}
+    measures: dict[str, float] = {name: float(estimates[key].value) for name, key in MEASURES.items()}
     if not all(map(math.isfinite, measures.values())):
         raise ArithmeticError(f"the validation measures are not finite: {measures}")
     return measures
@@ -155,13 +155,8 @@ def _report(search: Search, number: int, *, of: int) -> None:
     failed = trial.state == "failed"
     outcome = f"failed: {trial.reason}" if failed else f"{search.measure} {trial.measures[search.measure]:.4f}"
     leader = f"best {best.measures[search.measure]:.4f} in trial {best.number}"
-    _say(f"trial {number}: {_listed(trial.values)}: {outcome} ({leader}; {ended} of {of} done)")
+    say(f"trial {number}: {_listed(trial.values)}: {outcome} ({leader}; {ended} of {of} done)")
 
 
 def _listed(values: Values) -> str:
     return ", ".join(f"{path} {value:g}" for path, value in values.items())
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
