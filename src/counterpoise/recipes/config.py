@@ -132,6 +132,8 @@ class EvaluationOptions:
     """Severities of the corruptions."""
     corrupted_images: int | None = None
     """Corrupt only the first so many test images; None for all."""
+    images: int | None = None
+    """Predict only the first so many images of each set, for a trial; None for all."""
     batch: int = 500
     """Images that are predicted at a time."""
 
@@ -208,6 +210,7 @@ def require_possible(recipe: Recipe) -> None:
         "data.size": data.size,
         "data.held_out": data.held_out,
         "evaluation.batch": recipe.evaluation.batch,
+        "evaluation.images": recipe.evaluation.images,
         "evaluation.corrupted_images": recipe.evaluation.corrupted_images,
     }
     wrong = [

@@ -1,5 +1,6 @@
 """Files of predictions in, `Evaluation` out: one pass over each file, in memory that does not grow with its rows."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ def score_files(
     score: str = "max_softmax",
     bins: int = DEFAULT_BINS,
     level: float = DEFAULT_LEVEL,
+    temperature: float = 1.0,
     threads: int = DEFAULT_THREADS,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -35,6 +37,7 @@ def score_files(
         score: confidence score for misclassification and OOD detection.
         bins: number of calibration bins.
         level: nominal coverage of the intervals.
+        temperature: that logits are divided by before anything is measured; `fit_temperature` finds one.
         threads: batches that are measured at a time. Operations on them are small: `torch.set_num_threads(1)` makes
             more of several cores, and is what the command line does.
         progress: called after every batch.
@@ -44,6 +47,8 @@ def score_files(
     """
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be positive, got {temperature}")
     several = len(paths) > 1
     if not paths:
         raise ValueError("give at least one file of predictions")
@@ -55,7 +60,7 @@ def score_files(
     register, foreign_register = (SampleRegister(), SampleRegister()) if several else (None, None)
     scorers = []
     for index, file in enumerate(models):
-        scorer = ModelScorer(file, score=score, bins=bins, level=level, paired=several)
+        scorer = ModelScorer(file, score=score, bins=bins, level=level, temperature=temperature, paired=several)
         scorer.read(register, is_first=index == 0, threads=threads, progress=progress)
         for beside in foreign[index : index + 1] if several else foreign:
             name = FOREIGN if several else beside.path.stem

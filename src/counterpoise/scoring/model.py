@@ -18,7 +18,7 @@ from counterpoise.predictions import Category, PredictionFile, PredictionFileErr
 from counterpoise.scoring.pairing import Numbers, SampleRegister
 from counterpoise.scoring.parallel import ordered_map
 from counterpoise.scoring.recalibration import Reservoir, try_temperature
-from counterpoise.scoring.rows import Mask, RowKinds, checked
+from counterpoise.scoring.rows import Mask, RowKinds, at_temperature, checked
 from counterpoise.scoring.sampling import mixed
 
 EXACT_SAMPLES = 1_000_000
@@ -39,8 +39,10 @@ class ModelScorer:
     Clean and corrupted samples are kept apart: the headline is about the clean ones, where there are any.
     """
 
-    def __init__(self, file: PredictionFile, *, score: str, bins: int, level: float, paired: bool) -> None:
-        self.file, self.bins, self.level = file, bins, level
+    def __init__(
+        self, file: PredictionFile, *, score: str, bins: int, level: float, temperature: float, paired: bool
+    ) -> None:
+        self.file, self.bins, self.level, self.temperature = file, bins, level, temperature
         self.paired = self.foreign_paired = paired
         self._clean, self._corrupted = (
             _Part(file.classes, score=score, bins=bins, level=level, paired=paired) for _ in range(2)
@@ -126,7 +128,7 @@ class ModelScorer:
         labelled = kinds.clean | kinds.corrupted
         if not labelled.any():
             return _Prepared(table, first_row, kinds, None, [])
-        batch = _checked(self.file, table, labelled, labelled=True, first_row=first_row)
+        batch = self._checked(self.file, table, labelled, labelled=True, first_row=first_row)
         shares = []
         for part in self._parts:
             rows = (kinds.clean if part is self._clean else kinds.corrupted)[labelled]
@@ -163,7 +165,7 @@ class ModelScorer:
         path: PredictionFile,
         name: str = FOREIGN,
     ) -> None:
-        batch = _checked(path, table, foreign, labelled=False, first_row=first_row)
+        batch = self._checked(path, table, foreign, labelled=False, first_row=first_row)
         data_set = Category.of(name, len(table)) if table.data_set is None else table.data_set
         codes = data_set.codes[foreign]
         for code in np.unique(codes).tolist():
@@ -171,6 +173,15 @@ class ModelScorer:
             title = data_set.names[code] if code >= 0 else name
             for part in self._parts:
                 part.add_foreign(title, _taken(batch, rows), None if numbers is None else numbers[foreign][rows])
+
+    def _checked(
+        self, file: PredictionFile, table: Predictions, rows: Mask, *, labelled: bool, first_row: int
+    ) -> PredictionBatch:
+        try:
+            batch = checked(table, rows, labelled=labelled, first_row=first_row)
+        except ValueError as error:
+            raise PredictionFileError(f"{file.path}: {error}") from None
+        return at_temperature(batch, self.temperature)
 
     def _group_streams(self) -> tuple[Stream[Estimates], Stream[Estimates]]:
         return Stream(Performance(level=self.level)), Stream(TopLabelCalibration(bins=self.bins, level=self.level))
@@ -261,15 +272,6 @@ def _numbers(table: Predictions, first_row: int, register: SampleRegister | None
     if register is None:
         return None
     return register.add(table) if is_first else register.find(table, first_row)
-
-
-def _checked(
-    file: PredictionFile, table: Predictions, rows: Mask, *, labelled: bool, first_row: int
-) -> PredictionBatch:
-    try:
-        return checked(table, rows, labelled=labelled, first_row=first_row)
-    except ValueError as error:
-        raise PredictionFileError(f"{file.path}: {error}") from None
 
 
 def _taken(batch: PredictionBatch, rows: Mask) -> PredictionBatch:

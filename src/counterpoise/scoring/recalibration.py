@@ -1,5 +1,7 @@
 """What temperature scaling would change, tried on a random part of the predictions."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,6 +14,8 @@ from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.metrics.inputs import PredictionBatch, prediction_table
 from counterpoise.metrics.measures import bin_sums_of
 from counterpoise.metrics.scores import BinTable, Recalibration
+from counterpoise.predictions import read_predictions
+from counterpoise.scoring.rows import RowKinds, checked
 from counterpoise.scoring.sampling import mixed
 
 MOST_SAMPLES = 100_000
@@ -65,6 +69,14 @@ class Reservoir:
         self._priority = [priority[kept.numpy()]]
         self._logits, self._labels = [torch.cat(self._logits)[kept]], [torch.cat(self._labels)[kept]]
         self._held = len(kept)
+
+
+def fit_temperature(path: str | Path) -> TemperatureScaling:
+    """Temperature scaling fitted on the labelled, clean samples of a file, such as those of held-out images."""
+    table = read_predictions(path)
+    batch = checked(table, RowKinds.of(table).clean, labelled=True, first_row=0)
+    logits = batch.probabilities.log() if batch.logits is None else batch.logits
+    return TemperatureScaling().fit(logits, batch.required_labels())
 
 
 def try_temperature(reservoir: Reservoir, *, bins: int, level: float) -> Recalibration | None:

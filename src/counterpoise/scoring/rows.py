@@ -52,6 +52,16 @@ def checked(table: Predictions, mask: Mask, *, labelled: bool, first_row: int) -
     ).checked_rows()
 
 
+def at_temperature(batch: PredictionBatch, temperature: float) -> PredictionBatch:
+    """The predictions as temperature scaling makes them: the softmax of logits / T, or of log-probabilities / T."""
+    if temperature == 1:
+        return batch
+    logits = batch.probabilities.log() if batch.logits is None else batch.logits
+    return prediction_table(
+        logits=logits / temperature, labels=batch.labels, in_distribution=batch.in_distribution
+    ).checked_rows()
+
+
 def _mean_of_members(values: Tensor, *, are_logits: bool) -> Tensor:
     """Mean probabilities `[n, K]` of `[n, M, K]`; from logits, as the logarithm of it."""
     if not are_logits:

@@ -43,8 +43,9 @@ class RunData:
 def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
     """The data sets that a recipe names."""
     options = recipe.data
-    test = partial(_test_images, recipe, root=root)
-    others = {name: partial(_foreign_images, recipe, name, root=root) for name in recipe.evaluation.ood}
+    most = recipe.evaluation.images
+    test = partial(_test_images, recipe, root=root, limit=most)
+    others = {name: partial(_foreign_images, recipe, name, root=root, limit=most) for name in recipe.evaluation.ood}
     if options.pipeline == "stream":
         return _streamed(recipe, root=root, test=test, foreign=others)
     images = load_images(
@@ -132,12 +133,12 @@ def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) 
         require_same_kind(_foreign_images(recipe, name, root=root, limit=1), shape=shape, classes=None)
 
 
-def _test_images(recipe: Recipe, *, root: Path | None, limit: int | None = None) -> Images:
+def _test_images(recipe: Recipe, *, root: Path | None, limit: int | None) -> Images:
     options = recipe.data
     return load_images(options.name, "test", root=root, domain=options.domain, limit=limit, size=options.size)
 
 
-def _foreign_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None = None) -> Images:
+def _foreign_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:
     return load_images(name, "test", root=root, limit=limit, size=recipe.data.size)
 
 

@@ -1,5 +1,6 @@
 """Predictions of a trained model, in float32 whatever the precision of training, and what they are worth."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,12 +12,15 @@ from counterpoise._files import write_text
 from counterpoise.data.corruptions import corrupted
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
+from counterpoise.metrics import Estimate, Key, Performance, Stream, TopLabelCalibration
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter
+from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.predictions.digest import digest_path
 from counterpoise.recipes.config import EvaluationOptions, corruption_names
+from counterpoise.scoring.rows import RowKinds, checked
 from counterpoise.training.data import RunData, require_same_kind
 from counterpoise.training.folder import RunFolder
+from counterpoise.training.module import MEASURES
 from counterpoise.training.networks import Trained, header_of
 
 FOREIGN_PREFIX = "ood_"
@@ -25,7 +29,9 @@ Say = Callable[[str], None]
 """Shows a line of progress."""
 
 
-def evaluate_run(run: RunFolder, trained: Trained, data: RunData, *, device: str, say: Say) -> Evaluation | None:
+def evaluate_run(
+    run: RunFolder, trained: Trained, data: RunData, *, device: str, say: Say, page: bool
+) -> Evaluation | None:
     """Predictions that are not there yet, then scores and the page; None where there is no test set."""
     sets: dict[str, Callable[[], Images]] = {"validation": lambda: data.validation}
     sets |= {"test": data.test} if data.test is not None else {}
@@ -40,7 +46,7 @@ def evaluate_run(run: RunFolder, trained: Trained, data: RunData, *, device: str
             predict(
                 trained, load(), path, split=split, foreign=foreign, corruptions=corruptions, device=device, say=say
             )
-    return None if data.test is None else score_run(run)
+    return None if data.test is None else score_run(run, page=page)
 
 
 def prediction_file(run: RunFolder, name: str) -> Path:
@@ -50,6 +56,11 @@ def prediction_file(run: RunFolder, name: str) -> Path:
     'ood_-data-blurred.parquet.parquet'
     """
     return run.predictions / f"{re.sub('[^a-zA-Z0-9_.-]+', '-', name)}.parquet"
+
+
+def foreign_files(run: RunFolder) -> list[Path]:
+    """The predictions for foreign images that a run has."""
+    return sorted(run.predictions.glob(f"{FOREIGN_PREFIX}*.parquet"))
 
 
 def predict(
@@ -108,15 +119,31 @@ def predict(
                 )
 
 
-def score_run(run: RunFolder) -> Evaluation:
-    """Score the test predictions with the foreign ones beside them; write the scores and the page."""
-    from counterpoise.report.page import write_report
+def validation_measures(run: RunFolder) -> dict[str, float]:
+    """What the trained model's predictions for the held-out images are worth."""
+    table = read_predictions(prediction_file(run, "validation"))
+    batch = checked(table, RowKinds.of(table).clean, labelled=True, first_row=0)
+    estimates: dict[Key, Estimate] = {}
+    for measure in (Performance(), TopLabelCalibration()):
+        stream: Stream[dict[Key, Estimate]] = Stream(measure)
+        stream.update_checked(batch)
+        estimates |= stream.compute()
+    measures: dict[str, float] = {name: float(estimates[key].value) for name, key in MEASURES.items()}
+    if not all(map(math.isfinite, measures.values())):
+        raise ArithmeticError(f"the validation measures are not finite: {measures}")
+    return measures
+
+
+def score_run(run: RunFolder, *, page: bool) -> Evaluation:
+    """Score the test predictions with the foreign ones beside them; write the scores and, if wanted, the page."""
     from counterpoise.scoring import score_files
 
-    foreign = sorted(run.predictions.glob(f"{FOREIGN_PREFIX}*.parquet"))
-    evaluation = score_files([run.predictions / "test.parquet"], ood=foreign)
+    evaluation = score_files([run.predictions / "test.parquet"], ood=foreign_files(run))
     write_text(run.scores, evaluation.to_json())
-    write_report(run.report, evaluation)
+    if page:
+        from counterpoise.report.page import write_report
+
+        write_report(run.report, evaluation)
     return evaluation
 
 

@@ -2,6 +2,9 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import lightning as L  # noqa: N812
@@ -15,10 +18,24 @@ _BAR_WIDTH = 15
 """Characters, so that bar, times and measures fit into a line of 80."""
 
 
+_is_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
 def say(text: str) -> None:
     """A line on standard error, at once."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    if not _is_quiet.get():
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Show nothing of the runs in this block: whoever runs many has a view of all of them."""
+    token = _is_quiet.set(True)
+    try:
+        yield
+    finally:
+        _is_quiet.reset(token)
 
 
 class Bar(RichProgressBar):
@@ -78,4 +95,6 @@ def _epoch(trainer: L.Trainer) -> str:
 
 def progress_callback() -> L.Callback:
     """A bar where there is a terminal to redraw, lines elsewhere."""
+    if _is_quiet.get():
+        return L.Callback()
     return Bar() if sys.stderr.isatty() else Lines()

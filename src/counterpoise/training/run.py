@@ -36,6 +36,7 @@ def train(
     root: Path | None = None,
     models: ModelFactory | None = None,
     data: RunData | None = None,
+    page: bool = True,
 ) -> Evaluation | None:
     """Run a recipe in a new folder: train, predict, score, draw.
 
@@ -45,6 +46,7 @@ def train(
         root: folder of data sets; by default the environment variable COUNTERPOISE_DATA.
         models: your own networks instead of the recipe's, made from a seed: the primary first.
         data: your own images instead of the recipe's (`counterpoise.training.from_images`).
+        page: whether to draw the report; scores are written in any case.
 
     Returns:
         The scores of the test set, on the first process; None on others, and where there is no test set.
@@ -54,10 +56,10 @@ def train(
         require_new(run)
     data, models = _prepared(recipe, root=root, models=models, data=data)
     if not is_first_process():
-        return _complete(recipe, run, models=models, data=data)
+        return _complete(recipe, run, models=models, data=data, page=page)
     with in_use(run):
         start(run, recipe, _conditions(recipe))
-        return _complete(recipe, run, models=models, data=data)
+        return _complete(recipe, run, models=models, data=data, page=page)
 
 
 def resume(
@@ -67,6 +69,7 @@ def resume(
     root: Path | None = None,
     models: ModelFactory | None = None,
     data: RunData | None = None,
+    page: bool = True,
 ) -> Evaluation | None:
     """Continue an interrupted run from its newest intact checkpoint, or finish what is missing after training.
 
@@ -76,16 +79,17 @@ def resume(
         root: as for `train`.
         models: as for `train`, and the same.
         data: as for `train`, and the same.
+        page: as for `train`.
     """
     run = RunFolder(Path(folder))
     recipe = run.recipe()
     data, models = _prepared(recipe, root=root, models=models, data=data)
     if not is_first_process():
-        return _complete(recipe, run, models=models, data=data)
+        return _complete(recipe, run, models=models, data=data, page=page)
     with in_use(run):
         entry, _ = newest_intact(run.checkpoints)
         go_on(run, _conditions(recipe), step=0 if entry is None else entry.step, allowed=allow)
-        return _complete(recipe, run, models=models, data=data)
+        return _complete(recipe, run, models=models, data=data, page=page)
 
 
 def _prepared(
@@ -111,7 +115,7 @@ def _conditions(recipe: Recipe) -> Conditions:
     return conditions_now(recipe, device=device_type(engine), world_size=engine.devices * engine.nodes)
 
 
-def _complete(recipe: Recipe, run: RunFolder, *, models: ModelFactory, data: RunData) -> Evaluation | None:
+def _complete(recipe: Recipe, run: RunFolder, *, models: ModelFactory, data: RunData, page: bool) -> Evaluation | None:
     """Whatever of the run is not there yet."""
     if data.held_out is not None and is_first_process():
         keep_split(run.split, data.held_out)
@@ -123,7 +127,7 @@ def _complete(recipe: Recipe, run: RunFolder, *, models: ModelFactory, data: Run
     if not is_first_process():
         return None
     trained = load_run(run.path, models=models)
-    return evaluate_run(run, trained, data, device=device_type(recipe.engine), say=say)
+    return evaluate_run(run, trained, data, device=device_type(recipe.engine), say=say, page=page)
 
 
 def member_seed(seed: int, index: int) -> int:

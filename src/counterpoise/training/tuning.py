@@ -1,25 +1,21 @@
 """Search over fields of a recipe by the held-out images; see `counterpoise.training.study` for how it is shared."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from counterpoise.metrics import Performance, Stream, TopLabelCalibration
-from counterpoise.predictions import read_predictions
 from counterpoise.recipes.config import Measure, Recipe
 from counterpoise.recipes.ranges import Range, require_searchable, with_values
 from counterpoise.report.figures import save_figure
 from counterpoise.report.search import SearchedField, search_figure
-from counterpoise.scoring.rows import RowKinds, checked
 from counterpoise.training.data import RunData, named_data
 from counterpoise.training.distributed import is_first_process
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.module import MEASURES
 from counterpoise.training.networks import ModelFactory
+from counterpoise.training.predict import validation_measures
 from counterpoise.training.progress import say
 from counterpoise.training.run import resume, train
 from counterpoise.training.study import Claim, Search, SharedStudy, Values
@@ -107,16 +103,7 @@ def _measures(recipe: Recipe, run: RunFolder, *, data: RunData, models: ModelFac
         resume(run.path, data=data, models=models)
     elif not run.config.exists():
         train(recipe, run.path, data=data, models=models)
-    table = read_predictions(predicted)
-    batch = checked(table, RowKinds.of(table).clean, labelled=True, first_row=0)
-    estimates: dict[Any, Any] = {}
-    for stream in (Stream(Performance()), Stream(TopLabelCalibration())):
-        stream.update_checked(batch)
-        estimates |= stream.compute()
-    measures: dict[str, float] = {name: float(estimates[key].value) for name, key in MEASURES.items()}
-    if not all(map(math.isfinite, measures.values())):
-        raise ArithmeticError(f"the validation measures are not finite: {measures}")
-    return measures
+    return validation_measures(run)
 
 
 def _require_effect(ranges: Sequence[Range], *, data: RunData | None, models: ModelFactory | None) -> None:

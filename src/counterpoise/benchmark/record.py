@@ -1,0 +1,108 @@
+"""`cell.json`: all that tables and figures need of a cell, small enough to be kept in a repository."""
+
+from dataclasses import dataclass
+
+from counterpoise._documents import from_document, to_document
+from counterpoise.metrics import Estimate, Key, Scores
+from counterpoise.metrics.scores import BinTable, GroupScores
+from counterpoise.recipes.config import Recipe
+from counterpoise.scoring import fit_temperature, score_files
+from counterpoise.training.folder import RunFolder
+from counterpoise.training.predict import foreign_files, prediction_file, validation_measures
+
+SCHEMA, SCHEMA_VERSION = "counterpoise.cell", 1
+
+Estimates = dict[Key, Estimate]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the test predictions of a cell are worth.
+
+    Attributes:
+        estimates: performance and calibration.
+        misclassification: telling right from wrong.
+        ood: telling in-distribution from foreign, for each foreign set.
+        groups: each corruption and severity, or domain.
+        top_label: bins of the reliability diagram.
+    """
+
+    estimates: Estimates
+    misclassification: Estimates
+    ood: dict[str, Estimates]
+    groups: list[GroupScores]
+    top_label: BinTable
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """A finished cell.
+
+    Attributes:
+        recipe: everything that decided it.
+        source: SHA-256 of the file that its method comes from; empty for the methods of the package.
+        validation: measures of the held-out images.
+        samples: test images.
+        classes: number of them.
+        level: nominal coverage of the intervals of estimates.
+        temperature: fitted on the held-out images.
+        temperature_state: whether its optimum was found, or lies at a bound.
+        plain: the model as it was trained.
+        scaled: the same after temperature scaling.
+    """
+
+    recipe: Recipe
+    source: str
+    validation: dict[str, float]
+    samples: int
+    classes: int
+    level: float
+    temperature: float
+    temperature_state: str
+    plain: Outcome
+    scaled: Outcome
+
+    def outcome(self, *, scaled: bool) -> Outcome:
+        """With or without temperature scaling."""
+        return self.scaled if scaled else self.plain
+
+    def to_json(self) -> str:
+        """Strict JSON."""
+        return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
+
+    @classmethod
+    def from_json(cls, text: str) -> "CellRecord":
+        """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+
+
+def record_of(run: RunFolder, *, source: str) -> CellRecord:
+    """Score the stored predictions of a finished run, as they are and after temperature scaling."""
+    test = prediction_file(run, "test")
+    scaling = fit_temperature(prediction_file(run, "validation"))
+    plain, scaled = (
+        score_files([test], ood=foreign_files(run), temperature=temperature).models[0]
+        for temperature in (1.0, scaling.temperature)
+    )
+    return CellRecord(
+        recipe=run.recipe(),
+        source=source,
+        validation=validation_measures(run),
+        samples=plain.samples,
+        classes=plain.classes,
+        level=plain.level,
+        temperature=scaling.temperature,
+        temperature_state=str(scaling.state),
+        plain=_outcome(plain),
+        scaled=_outcome(scaled),
+    )
+
+
+def _outcome(scores: Scores) -> Outcome:
+    return Outcome(
+        estimates=scores.estimates,
+        misclassification=scores.misclassification.estimates,
+        ood={name: ranking.estimates for name, ranking in scores.ood.items()},
+        groups=scores.groups,
+        top_label=scores.top_label,
+    )

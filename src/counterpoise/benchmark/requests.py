@@ -1,0 +1,119 @@
+"""What is compared, as data: a request holds all that decides its cells, so that a store explains itself."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from counterpoise.recipes.config import Measure, Recipe
+from counterpoise.recipes.methods import METHODS
+
+Hyper = dict[str, float]
+"""One value of each hyper-parameter of a method."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """Where the paper's numbers of a setting are; empty where it has none.
+
+    Attributes:
+        data_set: as the paper's tables call it.
+        primary: backbone, or `unstated`.
+        auxiliary: backbone, where a table varies it.
+    """
+
+    data_set: str = ""
+    primary: str = ""
+    auxiliary: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What stays the same while methods are compared: data, networks and schedule.
+
+    Attributes:
+        name: unique within a scale.
+        title: as tables show it.
+        recipe: of everything but the method, its hyper-parameters and the seed.
+        near: foreign set that is like the data.
+        far: foreign set that is not.
+        published: where the paper's numbers are.
+        tuned_in: the setting that hyper-parameters are chosen in; empty for this one.
+    """
+
+    name: str
+    title: str
+    recipe: Recipe
+    near: str = ""
+    far: str = ""
+    published: Published = Published()
+    tuned_in: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method in one setting.
+
+    Attributes:
+        setting: name of it.
+        method: name of it.
+        title: of the method, as tables show it.
+        candidates: hyper-parameters to choose from; of one, there is nothing to choose.
+        swept: every candidate is a result of its own, and none is chosen.
+        source: SHA-256 of the file that the method comes from; empty for the methods of the package.
+    """
+
+    setting: str
+    method: str
+    title: str
+    candidates: tuple[Hyper, ...]
+    swept: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A study at a scale, with all its settings and methods.
+
+    Attributes:
+        study: name of it.
+        scale: name of it.
+        seeds: of the runs of every method; hyper-parameters are chosen at the first.
+        rule: validation measure that chooses hyper-parameters.
+        settings: that are compared in, and those that hyper-parameters are chosen in.
+        lines: that are compared.
+    """
+
+    study: str
+    scale: str
+    seeds: tuple[int, ...]
+    rule: Measure
+    settings: tuple[Setting, ...]
+    lines: tuple[Line, ...]
+
+    def setting(self, name: str) -> Setting:
+        """The setting of that name."""
+        return next(setting for setting in self.settings if setting.name == name)
+
+    @property
+    def shown(self) -> list[Setting]:
+        """The settings that have lines, in order."""
+        names = dict.fromkeys(line.setting for line in self.lines)
+        return [self.setting(name) for name in names]
+
+
+def candidates_of(method: str, *, most: int | None) -> tuple[Hyper, ...]:
+    """Every combination of the values of the method's grid; of each value's list, at most so many from the middle on.
+
+    >>> candidates_of("fl", most=2)
+    ({'gamma': 2.0}, {'gamma': 3.0})
+    >>> candidates_of("ce", most=None)
+    ({},)
+    """
+    grid: Mapping[str, Sequence[float]] = METHODS[method].grid
+    kept = [values if most is None else _middle(values, most) for values in grid.values()]
+    return tuple(dict(zip(grid, point, strict=True)) for point in itertools.product(*kept))
+
+
+def _middle(values: Sequence[float], most: int) -> Sequence[float]:
+    start = max(0, min(len(values) // 2, len(values) - most))
+    return values[start : start + most]

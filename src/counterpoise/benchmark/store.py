@@ -1,0 +1,167 @@
+"""A store: a folder of run folders, with a manifest of what is finished, that any number of processes work on.
+
+    STORE/store.json          the requests: all studies that were asked for, with their settings and methods
+    STORE/manifest.jsonl      a line for every start, commit, failure and loss
+    STORE/manifest.lock       held for moments by the process that adds a line
+    STORE/cells/ID            a run as `counterpoise train` makes it, and `cell.json`: all that tables and figures need
+    STORE/cells/ID.lock       held by the process that works on the cell
+
+A cell belongs to the process that holds its lock. The operating system takes the locks of a killed process away, so
+that the next one goes on from the newest checkpoint. A commit is a line of the manifest, written under its lock
+after a look that there is none yet. Processes on several machines need a file system that has locks, such as NFS 4.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from counterpoise._documents import from_document, to_document
+from counterpoise._files import write_text
+from counterpoise.benchmark.cells import STAGES, Progress, Task
+from counterpoise.benchmark.manifest import Event, EventKind, Manifest
+from counterpoise.benchmark.requests import Request
+from counterpoise.training.folder import RunFolder
+
+SCHEMA, SCHEMA_VERSION = "counterpoise.store", 1
+RECORD = "cell.json"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What `store.json` holds: one scale, and a request for each study."""
+
+    scale: str
+    requests: tuple[Request, ...]
+
+
+class Store:
+    """The folder, and what happened in it so far."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.manifest = Manifest(self.path / "manifest.jsonl")
+        self._lock = FileLock(self.path / "manifest.lock")
+
+    @property
+    def contents(self) -> Contents:
+        """What was asked for."""
+        path = self._contents
+        if not path.exists():
+            raise ValueError(f"{self.path} is no store: it has no {path.name}; `counterpoise bench run` makes one")
+        try:
+            return from_document(Contents, path.read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @property
+    def _contents(self) -> Path:
+        return self.path / "store.json"
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Ask for studies; a study that was asked for before is asked for as it is now."""
+        (self.path / "cells").mkdir(parents=True, exist_ok=True)
+        scales = {request.scale for request in requests}
+        with self._lock:
+            before = self.contents if self._contents.exists() else None
+            scales |= {before.scale} if before else set()
+            if len(scales) != 1:
+                raise ValueError(f"{self.path} would hold the scales {', '.join(sorted(scales))}; use a store for each")
+            known = {request.study: request for request in before.requests} if before else {}
+            known |= {request.study: request for request in requests}
+            contents = Contents(scales.pop(), tuple(known.values()))
+            if contents != before:
+                write_text(self._contents, to_document(contents, schema=SCHEMA, version=SCHEMA_VERSION))
+
+    def run_folder(self, cell: str) -> RunFolder:
+        """The run of a cell."""
+        return RunFolder(self.path / "cells" / cell)
+
+    def record_file(self, cell: str) -> Path:
+        """What tables and figures need of a cell."""
+        return self.run_folder(cell).path / RECORD
+
+    def progress(self) -> Progress:
+        """What is finished, and what was given up, as of now."""
+        self.manifest.refresh()
+        return self.manifest.progress()
+
+    @contextmanager
+    def claim(self, task: Task) -> Iterator[bool]:
+        """Hold a cell's lock; False where another process has it, or where there is nothing more to do."""
+        lock = FileLock(self.run_folder(task.cell.id).path.with_suffix(".lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield self._begin(task)
+        finally:
+            lock.release()
+
+    def _begin(self, task: Task) -> bool:
+        """Record that the task is worked on, unless it is finished; an earlier attempt that never ended was lost."""
+        with self._lock:
+            self.manifest.refresh()
+            for stage in STAGES:
+                if self.manifest.state((task.cell.id, stage)).running is not None:
+                    self._append(replace(task, stage=stage), "lost")
+            if self.manifest.progress().is_done(task) or self.manifest.state(task.key).is_given_up:
+                return False
+            self._append(task, "started")
+            return True
+
+    def commit(self, task: Task, *, measures: dict[str, float], seconds: float, peak_memory: int) -> None:
+        """Record that a task is finished, for the first and only time."""
+        with self._lock:
+            self.manifest.refresh()
+            if self.manifest.state(task.key).committed is not None:
+                raise AssertionError(f"cell {task.cell.id} was committed before, by another process")
+            self._append(task, "committed", measures=measures, seconds=seconds, peak_memory=peak_memory)
+
+    def fail(self, task: Task, *, reason: str, seconds: float) -> None:
+        """Record that an attempt failed."""
+        with self._lock:
+            self.manifest.refresh()
+            self._append(task, "failed", reason=reason, seconds=seconds)
+
+    def forgive(self) -> None:
+        """Try again what was given up."""
+        with self._lock:
+            self.manifest.refresh()
+            for cell, stage in sorted(task for task, state in self.manifest.tasks.items() if state.is_given_up):
+                self.manifest.append(Event(cell, stage, "again"))
+
+    def is_held(self, cell: str) -> bool:
+        """Whether a process works on a cell now."""
+        lock = FileLock(self.run_folder(cell).path.with_suffix(".lock"))
+        try:
+            with lock.acquire(timeout=0):
+                return False
+        except Timeout:
+            return True
+
+    def _append(
+        self,
+        task: Task,
+        kind: EventKind,
+        *,
+        reason: str | None = None,
+        measures: dict[str, float] | None = None,
+        seconds: float | None = None,
+        peak_memory: int | None = None,
+    ) -> None:
+        self.manifest.append(
+            Event(
+                task.cell.id,
+                task.stage,
+                kind,
+                reason=reason,
+                measures=measures,
+                seconds=seconds,
+                peak_memory=peak_memory,
+            )
+        )

@@ -1,0 +1,137 @@
+"""Every table and figure of the paper as one line of a table: its methods, its settings, and what it shows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from counterpoise.benchmark.requests import Line, Request, Setting, candidates_of
+from counterpoise.benchmark.scales import SCALES, Scale, ScaleName
+from counterpoise.metrics import Key
+from counterpoise.recipes.config import Measure
+from counterpoise.recipes.methods import METHODS
+
+Layout = Literal[
+    "measures", "detection", "ood", "auxiliaries", "domains", "sweep", "severity", "scatter", "reliability", "bars"
+]
+"""What is drawn or listed; every study has a table, those named after a figure have that as well."""
+
+CALIBRATION = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE)
+DETECTION = (Key.FPR_AT_TPR95, Key.MINIMUM_DETECTION_ERROR, Key.AUROC, Key.AUPR_POSITIVE)
+ALL_METHODS = tuple(METHODS)
+SHOWN_UNDER_CORRUPTION = ("ce", "dca", "mmce", "fl", "fl-mdca", "fl-dtdp", "de3", "mte1", "mte2")
+
+
+@dataclass(frozen=True)
+class Study:
+    """One table or figure of the paper.
+
+    Attributes:
+        title: what it shows.
+        methods: that are compared.
+        settings: that they are compared in, at a scale.
+        layout: how it is shown.
+        measures: that are shown.
+        table: name of the published table, or empty.
+        swept: whether every candidate of the hyper-parameters is shown, and not only the chosen one.
+    """
+
+    title: str
+    methods: tuple[str, ...]
+    settings: Callable[[Scale], Sequence[Setting]]
+    layout: Layout
+    measures: tuple[Key, ...] = CALIBRATION
+    table: str = ""
+    swept: bool = False
+
+
+STUDIES: dict[str, Study] = {
+    "cifar100": Study(
+        "Accuracy and calibration on CIFAR-100", ALL_METHODS, lambda s: s.tables["cifar100"], "measures",
+        table="cifar100",
+    ),
+    "cifar10": Study(
+        "Accuracy and calibration on CIFAR-10", ALL_METHODS, lambda s: s.tables["cifar10"], "measures",
+        table="cifar10",
+    ),
+    "tiny-imagenet": Study(
+        "Accuracy and calibration on Tiny-ImageNet", ALL_METHODS, lambda s: s.tables["tiny-imagenet"], "measures",
+        table="tiny-imagenet",
+    ),
+    "deep-ensemble": Study(
+        "Deep ensemble against MTE", ("de3", "mte1", "mte2"),
+        lambda s: [setting for settings in s.tables.values() for setting in settings], "measures", table="de",
+    ),
+    "misclassification": Study(
+        "Telling right from wrong predictions", ALL_METHODS, lambda s: s.detection, "detection", DETECTION,
+        table="misclassification",
+    ),
+    "ood": Study(
+        "Telling known from foreign images", ALL_METHODS, lambda s: s.detection, "ood", DETECTION, table="ood"
+    ),
+    "auxiliary-backbone": Study(
+        "MTE-1 with other auxiliaries", ("mte1",), lambda s: s.auxiliaries, "auxiliaries", table="auxiliary_backbone"
+    ),
+    "pacs": Study(
+        "A domain that was not trained on", ALL_METHODS, lambda s: s.domains, "domains", (Key.ACCURACY, Key.ECE),
+        table="pacs",
+    ),
+    "alpha": Study(
+        "How results depend on alpha", ("mte1", "mte2"), lambda s: [s.figure], "sweep", swept=True
+    ),
+    "corruptions": Study(
+        "Calibration under corruption", SHOWN_UNDER_CORRUPTION, lambda s: [s.figure], "severity", (Key.ECE,)
+    ),
+    "dml": Study(
+        "MTE against deep mutual learning", ("ce", "dml", "mte1", "mte2"), lambda s: [s.figure], "bars"
+    ),
+    "scatter": Study(
+        "Accuracy against calibration", ALL_METHODS, lambda s: [s.figure], "scatter", (Key.ACCURACY, Key.ECE),
+    ),
+    "reliability": Study(
+        "Reliability diagrams", ("ce", "de3", "mte1"), lambda s: [s.figure], "reliability"
+    ),
+}  # fmt: skip
+"""In the order of the paper: its tables, then its figures."""
+
+
+def request_of(
+    study: str,
+    scale: ScaleName,
+    *,
+    seeds: Sequence[int],
+    rule: Measure = "nll",
+    only: Sequence[str] = (),
+    own: Mapping[str, str] | None = None,
+) -> Request:
+    """A study at a scale as data.
+
+    Args:
+        study: name in `STUDIES`.
+        scale: name in `SCALES`.
+        seeds: of the runs of every method.
+        rule: validation measure that chooses hyper-parameters.
+        only: methods, of those of the study; by default all.
+        own: methods of the user's own that join, and the digest of the file that each comes from.
+    """
+    found, settings, own = STUDIES[study], SCALES[scale](), own or {}
+    methods = [method for method in (*found.methods, *own) if not only or method in only]
+    if not methods:
+        raise ValueError(f"{study} compares {', '.join(found.methods)}; --only names none of them")
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be distinct, and at least one; got {list(seeds)}")
+    shown = tuple(found.settings(settings))
+    lines = tuple(
+        Line(
+            setting=setting.name,
+            method=method,
+            title=METHODS[method].title,
+            candidates=candidates_of(method, most=settings.values),
+            swept=found.swept,
+            source=own.get(method, ""),
+        )
+        for setting in shown
+        for method in methods
+    )
+    names = {setting.tuned_in for setting in shown} - {setting.name for setting in shown} - {""}
+    tuned = tuple(setting for table in settings.tables.values() for setting in table if setting.name in names)
+    return Request(study, scale, tuple(seeds), rule, shown + tuned, lines)

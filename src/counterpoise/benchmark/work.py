@@ -1,0 +1,89 @@
+"""One task, from claim to commit."""
+
+import resource
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from counterpoise._files import write_text
+from counterpoise.benchmark.cells import Task
+from counterpoise.benchmark.record import record_of
+from counterpoise.benchmark.store import Store
+from counterpoise.recipes.methods import METHODS
+from counterpoise.training.data import named_data
+from counterpoise.training.folder import RunFolder
+from counterpoise.training.networks import member_folders
+from counterpoise.training.predict import validation_measures
+from counterpoise.training.progress import quiet
+from counterpoise.training.run import resume, train
+
+End = Literal["committed", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an attempt ended: `skipped` where another process has the cell, or has finished it."""
+
+    task: Task
+    end: End
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def attempt(store: Store, task: Task, *, root: Path | None = None, page: bool = True) -> Ended:
+    """Work on a task unless somebody else does, and record what came of it.
+
+    Args:
+        store: that the task is of.
+        task: what to do.
+        root: folder of data sets; by default the environment variable COUNTERPOISE_DATA.
+        page: whether a complete cell gets a report of its own.
+    """
+    with store.claim(task) as mine:
+        if not mine:
+            return Ended(task, "skipped")
+        started = time.monotonic()
+        try:
+            with quiet():
+                run = _run(store, task, root=root, page=page)
+            if task.stage == "complete":
+                write_text(store.record_file(task.cell.id), record_of(run, source=task.cell.source).to_json())
+            measures = validation_measures(run)
+        except (ValueError, ArithmeticError, RuntimeError, OSError, ImportError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            store.fail(task, reason=reason, seconds=time.monotonic() - started)
+            return Ended(task, "failed", time.monotonic() - started, reason)
+        seconds = time.monotonic() - started
+        store.commit(task, measures=measures, seconds=seconds, peak_memory=_peak_memory())
+        _remove_checkpoints(run)
+        return Ended(task, "committed", seconds)
+
+
+def _run(store: Store, task: Task, *, root: Path | None, page: bool) -> RunFolder:
+    """Train, or train on, and predict: the held-out images alone where no more is wanted."""
+    recipe, run = task.cell.recipe, store.run_folder(task.cell.id)
+    if recipe.method not in METHODS:
+        raise ValueError(f"there is no method {recipe.method!r}; name the file that it comes from with --methods")
+    data = named_data(recipe, root=root)
+    if task.stage == "validation":
+        data = replace(data, test=None, foreign={})
+    if run.config.exists():
+        resume(run.path, root=root, data=data, page=page)
+    else:
+        train(recipe, run.path, root=root, data=data, page=page)
+    return run
+
+
+def _remove_checkpoints(run: RunFolder) -> None:
+    """A committed cell is never trained on: what ships is saved, and checkpoints are most of the disk."""
+    for folder in [run, *member_folders(run.recipe(), run)]:
+        for path in folder.checkpoints.glob("*.ckpt"):
+            path.unlink()
+
+
+def _peak_memory() -> int:
+    """Bytes of the process at its largest so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
