@@ -8,12 +8,13 @@ import pytest
 import torch
 
 import counterpoise
+from counterpoise.calibrators import TemperatureScaling
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import Key
 from counterpoise.predictions import Header, PredictionFileError, Predictions, write_predictions
 from counterpoise.predictions import file as prediction_file
+from counterpoise.scoring import fit_temperature, score_files
 from counterpoise.scoring import model as scoring_model
-from counterpoise.scoring import score_files
 from counterpoise.scoring.parallel import ordered_map
 from counterpoise.scoring.recalibration import Reservoir, try_temperature
 from counterpoise.scoring.sampling import mixed
@@ -261,3 +262,42 @@ def test_threads_do_not_change_a_bit(tmp_path, small_batches):
     assert len({score_files([path], threads=threads).to_json() for threads in (1, 2, 5)}) == 1
     with pytest.raises(ValueError, match="threads must be at least 1"):
         score_files([path], threads=0)
+
+
+@pytest.mark.parametrize("kind", ["logits", "probabilities", "members"])
+def test_scores_at_a_temperature_are_those_of_scaled_predictions(tmp_path, kind):
+    logits, labels = drawn(0)
+    foreign = torch.randn(200, K, generator=torch.Generator().manual_seed(1))
+    temperature = 1.7
+    if kind == "logits":
+        columns, foreign_columns = {"logits": logits}, {"logits": foreign}
+        scaled, foreign_scaled = logits / temperature, foreign / temperature
+    elif kind == "probabilities":
+        columns, foreign_columns = {"probabilities": logits.softmax(-1)}, {"probabilities": foreign.softmax(-1)}
+        scaled, foreign_scaled = logits / temperature, foreign / temperature
+    else:
+        members, foreign_members = torch.stack([logits, logits.roll(1, -1)], 1), torch.stack([foreign, 2 * foreign], 1)
+        columns, foreign_columns = {"logits": members}, {"logits": foreign_members}
+        scaled = members.softmax(-1).mean(1).log() / temperature
+        foreign_scaled = foreign_members.softmax(-1).mean(1).log() / temperature
+    path = write(tmp_path / "a.parquet", labels=labels, **columns)
+    other = write(tmp_path / "svhn.parquet", **foreign_columns)
+    (found,) = score_files([path], ood=[other], temperature=temperature).models
+    expected = counterpoise.evaluate(logits=scaled, labels=labels, ood_logits=foreign_scaled)
+    same_estimates(found.estimates, expected.estimates, rel=1e-4)
+    same_estimates(found.misclassification.estimates, expected.misclassification.estimates, rel=1e-4)
+    same_estimates(found.ood["svhn"].estimates, expected.ood["foreign"].estimates, rel=1e-4)
+
+
+def test_a_temperature_is_fitted_on_a_file_as_on_its_logits(tmp_path):
+    logits, labels = drawn(0, sharpness=2.0)
+    fitted = fit_temperature(write(tmp_path / "validation.parquet", logits=logits, labels=labels))
+    assert fitted.temperature == TemperatureScaling().fit(logits, labels).temperature
+    assert fitted.temperature == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan])
+def test_a_temperature_that_is_none_is_refused(tmp_path, temperature):
+    path = write(tmp_path / "a.parquet", **dict(zip(("logits", "labels"), drawn(0), strict=True)))
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        score_files([path], temperature=temperature)

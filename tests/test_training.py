@@ -14,11 +14,12 @@ from counterpoise.predictions import open_predictions, read_predictions
 from counterpoise.recipes import METHODS
 from counterpoise.recipes.config import OptimizerOptions, Recipe, require_possible
 from counterpoise.recipes.table import RECIPES
-from counterpoise.training import load_run, resume, train
+from counterpoise.training import load_run, named_data, resume, train
 from counterpoise.training.engine import fit
 from counterpoise.training.folder import RunFolder, read_environment
 from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, RowLog
 from counterpoise.training.networks import recipe_models
+from counterpoise.training.progress import quiet
 from counterpoise.training.pruning import kept_samples
 from counterpoise.training.schedule import decay_factor
 from runs import CLASSES, small_data, small_recipe, striped_images
@@ -64,6 +65,41 @@ def test_a_run_folder_is_complete_in_itself(tmp_path):
     assert logits.shape == (2, 3)
     with pytest.raises(ValueError, match="holds a run already"):
         train(recipe, folder, data=small_data(recipe))
+
+
+def test_scores_without_a_page_and_without_a_word(tmp_path, capsys):
+    recipe = small_recipe()
+    with quiet():
+        train(recipe, tmp_path / "run", data=small_data(recipe, test=True), page=False)
+    run = RunFolder(tmp_path / "run")
+    assert run.scores.exists()
+    assert not run.report.exists()
+    assert capsys.readouterr() == ("", "")
+    resume(run.path, data=small_data(recipe, test=True))
+    assert run.report.exists()
+    assert "predicting" not in capsys.readouterr().err
+
+
+def test_only_so_many_images_are_predicted():
+    recipe = small_recipe(data__name="digits", data__limit=60, evaluation__images=7)
+    assert len(named_data(recipe).test()) == 7
+    assert len(named_data(small_recipe(data__name="digits", data__limit=60)).test()) > 7
+
+
+@pytest.mark.parametrize("pipeline", ["memory", "stream"])
+def test_a_limit_may_take_images_from_the_whole_set(real_data, pipeline):
+    """PACS is stored class by class: its first images are all dogs."""
+    root = real_data("pacs_64")
+    recipe = small_recipe(data__name="pacs_64", data__domain="photo", data__limit=70, evaluation__images=50)
+    recipe = replace(recipe, data=replace(recipe.data, pipeline=pipeline, workers=0))
+    first, spread = (
+        named_data(replace(recipe, data=replace(recipe.data, spread=spread)), root=root) for spread in (False, True)
+    )
+    assert len(first.validation.labels.unique()) == len(first.test().labels.unique()) == 1
+    assert len(spread.validation.labels.unique()) > 3
+    assert len(spread.test().labels.unique()) == 7
+    assert len(spread.test()) == 50
+    assert len(spread.training(0, 0, 1)) == len(first.training(0, 0, 1)) == 2
 
 
 def test_the_engine_takes_the_steps_of_a_plain_loop(tmp_path):

@@ -1,6 +1,7 @@
 """Parts of the package that need more than the core say so in one line."""
 
 import importlib
+from functools import cache
 from importlib import metadata
 from types import ModuleType
 
@@ -19,6 +20,7 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         raise ImportError(f"{purpose} needs {error.name}: pip install 'counterpoise[{extra}]'") from None
 
 
+@cache
 def installed_version(package: str) -> str | None:
     """The version of a package; None where it is not installed.
 

@@ -1,11 +1,9 @@
-"""Every table and figure of the paper, by one command: studies, the grid of their runs, the store, the report."""
+"""Every table and figure of the paper, by one command: studies, the grid of their runs, the store, the report.
 
-from counterpoise._extras import require
-
-require("lightning", extra="train", purpose="the benchmark")
-
-from counterpoise.benchmark.grid import Shard, run_sequentially  # noqa: E402
-from counterpoise.benchmark.store import Store  # noqa: E402
-from counterpoise.benchmark.studies import STUDIES, request_of  # noqa: E402
-
-__all__ = ["STUDIES", "Shard", "Store", "request_of", "run_sequentially"]
+studies, scales, requests    what is compared, as data
+cells                        from requests to tasks, and what was chosen
+store, manifest              what is finished, for any number of processes
+work, grid, cluster          one task, one after another, on Ray
+record                       what is kept of a cell
+summary, tables, figures     over seeds, and beside the published numbers
+"""

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from counterpoise.benchmark.requests import Hyper, Line, Request
@@ -30,7 +31,7 @@ class Cell:
     recipe: Recipe
     source: str = ""
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Digest of the configuration: cells of several studies that are the same have the same."""
         return hashlib.sha256(f"{self.recipe.digest}{self.source}".encode()).hexdigest()[:_ID_LENGTH]
@@ -97,9 +98,13 @@ class Progress:
 
 
 def cell_of(request: Request, line: Line, *, setting: str, hyper: Hyper, seed: int) -> Cell:
-    """One run of a line."""
-    recipe = replace(request.setting(setting).recipe, method=line.method, hyper=hyper, seed=seed)
-    return Cell(recipe, line.source)
+    """One run of a line; made once for a request, because its digest takes time."""
+    key = (setting, line.method, line.source, tuple(hyper.items()), seed)
+    if key not in request.made:
+        recipe = replace(request.setting(setting).recipe, method=line.method, hyper=hyper, seed=seed)
+        request.made[key] = Cell(recipe, line.source)
+    made: Cell = request.made[key]
+    return made
 
 
 def results(request: Request, progress: Progress) -> Iterator[Result]:
@@ -162,15 +167,10 @@ def groups(requests: Sequence[Request]) -> list[str]:
     return sorted({_group(request, line) for request in requests for line in request.lines})
 
 
-def in_shard(task: Task, requests: Sequence[Request], *, index: int, count: int) -> bool:
-    """Whether a task is of one share of `count`, whole groups being dealt out in turn."""
-    return groups(requests).index(task.group) % count == index
-
-
 def undecided(requests: Sequence[Request], progress: Progress) -> int:
     """Complete cells that cannot be named yet, because their hyper-parameters are not chosen."""
     waiting = {
-        (line.setting, line.method, line.source, seed)
+        tuple(cell_of(request, line, setting=line.setting, hyper=hyper, seed=seed).id for hyper in line.candidates)
         for request in requests
         for line in request.lines
         if not line.swept and chosen(request, line, progress) is None and not _is_hopeless(request, line, progress)
@@ -198,7 +198,8 @@ def _task(request: Request, line: Line, cell: Cell, stage: Stage) -> Task:
 
 
 def _group(request: Request, line: Line) -> str:
-    return f"{_tuning_setting(request, line)} {line.method}"
+    """By what is tuned, and not by the name of its setting: two settings may be the same."""
+    return cell_of(request, line, setting=_tuning_setting(request, line), hyper={}, seed=0).id
 
 
 def _tuning_setting(request: Request, line: Line) -> str:

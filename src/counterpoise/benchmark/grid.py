@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoise.benchmark.cells import Task, in_shard, tasks, undecided
+from counterpoise.benchmark.cells import Task, groups, tasks, undecided
 from counterpoise.benchmark.requests import Request
 from counterpoise.benchmark.store import Store
-from counterpoise.benchmark.work import Ended, attempt
+from counterpoise.benchmark.work import Ended, Perform, attempt, perform
 
-_PAUSE = 1.0
+PAUSE = 1.0
 """Seconds between two looks at cells that other processes have."""
 
 Watch = Callable[[Ended], None]
@@ -53,13 +53,11 @@ class Remaining:
 def remaining(store: Store, requests: Sequence[Request], *, shard: Shard | None = None) -> Remaining:
     """What is neither committed nor given up."""
     shard = shard or Shard()
-    progress = store.progress()
+    progress, mine = store.progress(), set(groups(requests)[shard.index :: shard.count])
     ready = [
         task
         for task in tasks(requests, progress)
-        if not progress.is_done(task)
-        and task.key not in progress.given_up
-        and in_shard(task, requests, index=shard.index, count=shard.count)
+        if task.group in mine and not progress.is_done(task) and task.key not in progress.given_up
     ]
     return Remaining(ready, undecided(requests, progress))
 
@@ -72,13 +70,14 @@ def run_sequentially(
     shard: Shard | None = None,
     page: bool = True,
     watch: Watch = lambda _: None,
+    perform: Perform = perform,
 ) -> None:
     """Work until nothing is left to do in the shard; cells that other processes have are waited for."""
     while (left := remaining(store, requests, shard=shard)).ready:
         idle = True
         for task in left.ready:
-            ended = attempt(store, task, root=root, page=page)
+            ended = attempt(store, task, root=root, page=page, perform=perform)
             watch(ended)
             idle = idle and ended.end == "skipped"
         if idle:
-            time.sleep(_PAUSE)
+            time.sleep(PAUSE)

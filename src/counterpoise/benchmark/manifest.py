@@ -18,7 +18,7 @@ MOST_FAILURES = 3
 """A task that has failed so often is given up."""
 
 MOST_LOSSES = 20
-"""A task whose process was lost so often is given up: it may be what ends it."""
+"""A task whose process was lost so often without having got further is given up: it may be what ends it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Event:
         peak_memory: bytes, of the process.
         reason: why it failed.
         measures: of the held-out images.
+        step: of the newest checkpoint.
     """
 
     cell: str
@@ -46,6 +47,7 @@ class Event:
     peak_memory: int | None = None
     reason: str | None = None
     measures: dict[str, float] | None = None
+    step: int | None = None
 
     @property
     def task(self) -> tuple[str, Stage]:
@@ -70,7 +72,7 @@ class TaskState:
 
     def apply(self, event: Event) -> None:
         """Take an event into account."""
-        self.running = event if event.kind == "started" else None
+        before, self.running = self.running, event if event.kind == "started" else None
         if event.kind == "started":
             self.attempts += 1
         elif event.kind == "committed":
@@ -78,7 +80,8 @@ class TaskState:
         elif event.kind == "failed":
             self.failures.append(event)
         elif event.kind == "lost":
-            self.losses += 1
+            got_further = before is not None and (event.step or 0) > (before.step or 0)
+            self.losses = 0 if got_further else self.losses + 1
         else:
             self.failures, self.losses = [], 0
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from counterpoise._documents import from_document, to_document
 from counterpoise.metrics import Estimate, Key, Scores
+from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.scores import BinTable, GroupScores
 from counterpoise.recipes.config import Recipe
 from counterpoise.scoring import fit_temperature, score_files
@@ -77,13 +78,11 @@ class CellRecord:
 
 
 def record_of(run: RunFolder, *, source: str) -> CellRecord:
-    """Score the stored predictions of a finished run, as they are and after temperature scaling."""
-    test = prediction_file(run, "test")
+    """The scores of a finished run, and those of its stored predictions after temperature scaling."""
+    (plain,) = Evaluation.from_json(run.scores.read_text()).models
     scaling = fit_temperature(prediction_file(run, "validation"))
-    plain, scaled = (
-        score_files([test], ood=foreign_files(run), temperature=temperature).models[0]
-        for temperature in (1.0, scaling.temperature)
-    )
+    test, foreign = prediction_file(run, "test"), foreign_files(run)
+    (scaled,) = score_files([test], ood=foreign, temperature=scaling.temperature).models
     return CellRecord(
         recipe=run.recipe(),
         source=source,

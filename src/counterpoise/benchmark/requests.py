@@ -2,7 +2,9 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from counterpoise.recipes.config import Measure, Recipe
 from counterpoise.recipes.methods import METHODS
@@ -90,6 +92,11 @@ class Request:
     settings: tuple[Setting, ...]
     lines: tuple[Line, ...]
 
+    @cached_property
+    def made(self) -> dict[Any, Any]:
+        """Cells that were made of it, by what decides them."""
+        return {}
+
     def setting(self, name: str) -> Setting:
         """The setting of that name."""
         return next(setting for setting in self.settings if setting.name == name)
@@ -99,6 +106,17 @@ class Request:
         """The settings that have lines, in order."""
         names = dict.fromkeys(line.setting for line in self.lines)
         return [self.setting(name) for name in names]
+
+
+def merged(before: Request, now: Request) -> Request:
+    """Both requests for a study as one; the later one alone where they do not agree on settings or rule."""
+    shared = {setting.name: setting for setting in before.settings}
+    if before.rule != now.rule or any(shared.get(each.name, each) != each for each in now.settings):
+        return now
+    settings = tuple((shared | {setting.name: setting for setting in now.settings}).values())
+    lines = {(line.setting, line.method): line for line in (*before.lines, *now.lines)}
+    seeds = tuple(sorted({*before.seeds, *now.seeds}))
+    return replace(now, seeds=seeds, settings=settings, lines=tuple(lines.values()))
 
 
 def candidates_of(method: str, *, most: int | None) -> tuple[Hyper, ...]:

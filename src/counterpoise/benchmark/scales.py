@@ -74,7 +74,8 @@ def _network(backbone: Backbone) -> str:
 
 def paper() -> Scale:
     """The protocol of the paper: 350 epochs, ResNet34 and ResNet50 of full width, all images."""
-    engine = EngineOptions(checkpoint_epochs=5)
+    # The threads are named, so that a cell that is moved to another machine goes on with the same bits.
+    engine = EngineOptions(threads=1, checkpoint_epochs=5)
     foreign = {"cifar10": ("cifar100", "svhn"), "cifar100": ("cifar10", "svhn"), "tiny-imagenet": ()}
     tables = {}
     for role, sets in foreign.items():
@@ -173,7 +174,7 @@ def smoke() -> Scale:
             replace(base, data=replace(base.data, name=name), primary=second),
         ]
         tables[role] = _table(role, f"{TITLES[role]} (140 images)", recipes)
-    pacs = replace(base, data=DataOptions(name="pacs_64", limit=140, held_out=40, size=16, padding=2))
+    pacs = replace(base, data=DataOptions(name="pacs_64", limit=140, spread=True, held_out=40, size=16, padding=2))
     stand_in = replace(pacs, data=replace(pacs.data, domain="photo"))
     tables["tiny-imagenet"] = _table(
         "tiny-imagenet", "PACS in place of Tiny-ImageNet", [stand_in, replace(stand_in, primary=second)]

@@ -22,7 +22,8 @@ from counterpoise._documents import from_document, to_document
 from counterpoise._files import write_text
 from counterpoise.benchmark.cells import STAGES, Progress, Task
 from counterpoise.benchmark.manifest import Event, EventKind, Manifest
-from counterpoise.benchmark.requests import Request
+from counterpoise.benchmark.requests import Request, merged
+from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.folder import RunFolder
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.store", 1
@@ -61,7 +62,7 @@ class Store:
         return self.path / "store.json"
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Ask for studies; a study that was asked for before is asked for as it is now."""
+        """Ask for studies; methods and seeds of a study that was asked for before join those."""
         (self.path / "cells").mkdir(parents=True, exist_ok=True)
         scales = {request.scale for request in requests}
         with self._lock:
@@ -70,7 +71,8 @@ class Store:
             if len(scales) != 1:
                 raise ValueError(f"{self.path} would hold the scales {', '.join(sorted(scales))}; use a store for each")
             known = {request.study: request for request in before.requests} if before else {}
-            known |= {request.study: request for request in requests}
+            for request in requests:
+                known[request.study] = merged(known.get(request.study, request), request)
             contents = Contents(scales.pop(), tuple(known.values()))
             if contents != before:
                 write_text(self._contents, to_document(contents, schema=SCHEMA, version=SCHEMA_VERSION))
@@ -106,12 +108,13 @@ class Store:
         """Record that the task is worked on, unless it is finished; an earlier attempt that never ended was lost."""
         with self._lock:
             self.manifest.refresh()
+            step = newest_step(self.run_folder(task.cell.id))
             for stage in STAGES:
                 if self.manifest.state((task.cell.id, stage)).running is not None:
-                    self._append(replace(task, stage=stage), "lost")
+                    self._append(replace(task, stage=stage), "lost", step=step)
             if self.manifest.progress().is_done(task) or self.manifest.state(task.key).is_given_up:
                 return False
-            self._append(task, "started")
+            self._append(task, "started", step=step)
             return True
 
     def commit(self, task: Task, *, measures: dict[str, float], seconds: float, peak_memory: int) -> None:
@@ -153,6 +156,7 @@ class Store:
         measures: dict[str, float] | None = None,
         seconds: float | None = None,
         peak_memory: int | None = None,
+        step: int | None = None,
     ) -> None:
         self.manifest.append(
             Event(
@@ -163,5 +167,13 @@ class Store:
                 measures=measures,
                 seconds=seconds,
                 peak_memory=peak_memory,
+                step=step,
             )
         )
+
+
+def newest_step(run: RunFolder) -> int:
+    """How far a run has got: steps of its newest checkpoints, over the members of an ensemble."""
+    folders = [run.checkpoints, *run.path.glob("members/*/checkpoints")]
+    newest = [read_manifest(folder).last for folder in folders]
+    return sum(entry.step for entry in newest if entry is not None)

@@ -18,6 +18,7 @@ Layout = Literal[
 CALIBRATION = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE)
 DETECTION = (Key.FPR_AT_TPR95, Key.MINIMUM_DETECTION_ERROR, Key.AUROC, Key.AUPR_POSITIVE)
 ALL_METHODS = tuple(METHODS)
+MAIN_TABLES = ("cifar100", "cifar10", "tiny-imagenet", "de")
 SHOWN_UNDER_CORRUPTION = ("ce", "dca", "mmce", "fl", "fl-mdca", "fl-dtdp", "de3", "mte1", "mte2")
 
 
@@ -31,7 +32,7 @@ class Study:
         settings: that they are compared in, at a scale.
         layout: how it is shown.
         measures: that are shown.
-        table: name of the published table, or empty.
+        tables: published tables that hold its numbers, those that count more first.
         swept: whether every candidate of the hyper-parameters is shown, and not only the chosen one.
     """
 
@@ -40,40 +41,41 @@ class Study:
     settings: Callable[[Scale], Sequence[Setting]]
     layout: Layout
     measures: tuple[Key, ...] = CALIBRATION
-    table: str = ""
+    tables: tuple[str, ...] = ()
     swept: bool = False
 
 
 STUDIES: dict[str, Study] = {
     "cifar100": Study(
         "Accuracy and calibration on CIFAR-100", ALL_METHODS, lambda s: s.tables["cifar100"], "measures",
-        table="cifar100",
+        tables=("cifar100", "de"),
     ),
     "cifar10": Study(
         "Accuracy and calibration on CIFAR-10", ALL_METHODS, lambda s: s.tables["cifar10"], "measures",
-        table="cifar10",
+        tables=("cifar10", "de"),
     ),
     "tiny-imagenet": Study(
         "Accuracy and calibration on Tiny-ImageNet", ALL_METHODS, lambda s: s.tables["tiny-imagenet"], "measures",
-        table="tiny-imagenet",
+        tables=("tiny-imagenet", "de"),
     ),
     "deep-ensemble": Study(
         "Deep ensemble against MTE", ("de3", "mte1", "mte2"),
-        lambda s: [setting for settings in s.tables.values() for setting in settings], "measures", table="de",
+        lambda s: [setting for settings in s.tables.values() for setting in settings], "measures", tables=("de",),
     ),
     "misclassification": Study(
         "Telling right from wrong predictions", ALL_METHODS, lambda s: s.detection, "detection", DETECTION,
-        table="misclassification",
+        tables=("misclassification",),
     ),
     "ood": Study(
-        "Telling known from foreign images", ALL_METHODS, lambda s: s.detection, "ood", DETECTION, table="ood"
+        "Telling known from foreign images", ALL_METHODS, lambda s: s.detection, "ood", DETECTION, tables=("ood",)
     ),
     "auxiliary-backbone": Study(
-        "MTE-1 with other auxiliaries", ("mte1",), lambda s: s.auxiliaries, "auxiliaries", table="auxiliary_backbone"
+        "MTE-1 with other auxiliaries", ("mte1",), lambda s: s.auxiliaries, "auxiliaries",
+        tables=("auxiliary_backbone",),
     ),
     "pacs": Study(
         "A domain that was not trained on", ALL_METHODS, lambda s: s.domains, "domains", (Key.ACCURACY, Key.ECE),
-        table="pacs",
+        tables=("pacs",),
     ),
     "alpha": Study(
         "How results depend on alpha", ("mte1", "mte2"), lambda s: [s.figure], "sweep", swept=True
@@ -82,13 +84,15 @@ STUDIES: dict[str, Study] = {
         "Calibration under corruption", SHOWN_UNDER_CORRUPTION, lambda s: [s.figure], "severity", (Key.ECE,)
     ),
     "dml": Study(
-        "MTE against deep mutual learning", ("ce", "dml", "mte1", "mte2"), lambda s: [s.figure], "bars"
+        "MTE against deep mutual learning", ("ce", "dml", "mte1", "mte2"), lambda s: [s.figure], "bars",
+        tables=MAIN_TABLES,
     ),
     "scatter": Study(
         "Accuracy against calibration", ALL_METHODS, lambda s: [s.figure], "scatter", (Key.ACCURACY, Key.ECE),
+        tables=MAIN_TABLES,
     ),
     "reliability": Study(
-        "Reliability diagrams", ("ce", "de3", "mte1"), lambda s: [s.figure], "reliability"
+        "Reliability diagrams", ("ce", "de3", "mte1"), lambda s: [s.figure], "reliability", tables=MAIN_TABLES
     ),
 }  # fmt: skip
 """In the order of the paper: its tables, then its figures."""

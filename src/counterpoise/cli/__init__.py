@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from counterpoise._text import printable
+from counterpoise.cli.bench import Bench, BenchCommand
 from counterpoise.cli.doctor import Doctor
 from counterpoise.cli.evaluate import Evaluate
 from counterpoise.cli.export import Export
@@ -32,6 +33,7 @@ Command = (
     | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Recipes, tyro.conf.subcommand("recipes")]
     | Annotated[Methods, tyro.conf.subcommand("methods")]
     | Annotated[Info, tyro.conf.subcommand("info")]
@@ -55,13 +57,18 @@ def main() -> None:
     sys.exit(EXIT_OK)
 
 
-def parse(arguments: list[str]) -> Command:
+def parse(arguments: list[str]) -> "Command | BenchCommand":
     """The command that the arguments ask for; a command that names a recipe has the recipe's defaults."""
+    if arguments[:1] == ["bench"]:
+        return tyro.cli(BenchCommand, args=arguments[1:], prog="counterpoise bench", description=Bench.__doc__)
     kind = FROM_RECIPE.get(arguments[0]) if arguments else None
     named = named_recipe(arguments[1:]) if kind is not None else None
     if kind is None or named is None:
         return tyro.cli(
-            Command, args=arguments, prog="counterpoise", description="Classifiers that know what they don't know."
+            Command,
+            args=arguments,
+            prog="counterpoise",
+            description="Classifiers that know what they don't know.",
         )
     name, recipe = named
     return tyro.cli(

@@ -22,6 +22,7 @@ PACKAGES = (
     "torchvision",
     "datasets",
     "timm",
+    "ray",
 )
 
 

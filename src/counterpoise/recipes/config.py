@@ -46,6 +46,8 @@ class DataOptions:
     """Mirror every other image, by chance."""
     limit: int | None = None
     """Use only the first so many training images, for a trial."""
+    spread: bool = False
+    """Take the images that limits leave evenly from the whole set instead, where it is stored class by class."""
     size: int | None = None
     """Resize and centre-crop images to this many pixels; None where all have one size."""
 

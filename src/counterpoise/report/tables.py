@@ -37,11 +37,12 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """Text, whether it is the best of its row, and whether it names a part of what the row above names."""
+    """Text, and what it is: best or second best of what it is compared with, a part of what the row above names."""
 
     text: str
     best: bool = False
     part: bool = False
+    second: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,20 +83,20 @@ def as_text(source: Table, *, width: int = MOST_COLUMNS) -> str:
 
 
 def as_markdown(source: Table) -> str:
-    """A pipe table; marks in the texts are escaped, the best of a row is bold."""
+    """A pipe table; marks in the texts are escaped, the best is bold and the second best in italics."""
     lines = [f"**{_markdown(source.title)}**", ""] if source.title else []
     lines += [
         _pipes([_markdown(head) for head in source.columns]),
         _pipes(["---", *["---:"] * (len(source.columns) - 1)]),
     ]
     for row in source.rows:
-        cells = [f"**{_markdown(cell.text)}**" if cell.best or len(row) == 1 else _markdown(cell.text) for cell in row]
+        cells = [_markdown_cell(cell, heading=len(row) == 1) for cell in row]
         lines.append(_pipes(cells + [""] * (len(source.columns) - len(cells))))
     return "\n".join(lines)
 
 
 def as_latex(source: Table) -> str:
-    """A `tabular` for the booktabs package; the best of a row is bold."""
+    """A `tabular` for the booktabs package; the best is bold and the second best underlined."""
     columns = len(source.columns)
     lines = [f"% {_latex(source.title)}"] if source.title else []
     lines += [rf"\begin{{tabular}}{{l{'r' * (columns - 1)}}}", r"\toprule"]
@@ -105,8 +106,7 @@ def as_latex(source: Table) -> str:
         if len(row) == 1:
             lines.append(rf"\multicolumn{{{columns}}}{{l}}{{\textit{{{_latex(row[0].text)}}}}} \\")
         else:
-            cells = [rf"\textbf{{{_latex(cell.text)}}}" if cell.best else _latex(cell.text) for cell in row]
-            lines.append(" & ".join(cells) + r" \\")
+            lines.append(" & ".join(map(_latex_cell, row)) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
@@ -146,6 +146,16 @@ def _spaces(text: str, width: int) -> str:
 
 def _pipes(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _markdown_cell(cell: Cell, *, heading: bool) -> str:
+    mark = "**" if cell.best or heading else "*" if cell.second else ""
+    return f"{mark}{_markdown(cell.text)}{mark}"
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = _latex(cell.text)
+    return rf"\textbf{{{text}}}" if cell.best else rf"\underline{{{text}}}" if cell.second else text
 
 
 def _markdown(text: str) -> str:

@@ -44,13 +44,11 @@ def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
     """The data sets that a recipe names."""
     options = recipe.data
     most = recipe.evaluation.images
-    test = partial(_test_images, recipe, root=root, limit=most)
+    test = partial(_own_images, recipe, "test", root=root, limit=most)
     others = {name: partial(_foreign_images, recipe, name, root=root, limit=most) for name in recipe.evaluation.ood}
     if options.pipeline == "stream":
         return _streamed(recipe, root=root, test=test, foreign=others)
-    images = load_images(
-        options.name, "train", root=root, domain=options.domain, limit=options.limit, size=options.size
-    )
+    images = _own_images(recipe, "train", root=root, limit=options.limit)
     return from_images(recipe, images, test=test, foreign=others)
 
 
@@ -90,7 +88,7 @@ def _streamed(
     """Training images that are read as they are needed; those held out are in memory."""
     options = recipe.data
     ids = sample_ids(options.name, "train", root=root, domain=options.domain)
-    limited = ids[: options.limit]
+    limited = _limited(ids, options.limit, spread=options.spread)
     kept, held_out = hold_out(len(limited), size=options.held_out, seed=recipe.seed)
     _require_steps(recipe, len(kept))
     validation = load_images(
@@ -108,7 +106,7 @@ def _streamed(
             drop_last=True,
             workers=options.workers,
             window=options.window,
-            exclude=torch.cat([limited[held_out], ids[len(limited) :]]),
+            exclude=torch.cat([limited[held_out], ids[~torch.isin(ids, limited)]]),
             root=root,
             domain=options.domain,
             size=options.size,
@@ -128,14 +126,27 @@ def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) 
     options, shape = recipe.data, validation.pixels.shape[1:]
     if recipe.evaluation.corruptions and shape[0] != 3:
         raise ValueError(f"evaluation.corruptions are of colour images; {options.name} has {shape[0]} channel")
-    require_same_kind(_test_images(recipe, root=root, limit=1), shape=shape, classes=validation.classes)
+    require_same_kind(_own_images(recipe, "test", root=root, limit=1), shape=shape, classes=validation.classes)
     for name in recipe.evaluation.ood:
         require_same_kind(_foreign_images(recipe, name, root=root, limit=1), shape=shape, classes=None)
 
 
-def _test_images(recipe: Recipe, *, root: Path | None, limit: int | None) -> Images:
-    options = recipe.data
-    return load_images(options.name, "test", root=root, domain=options.domain, limit=limit, size=options.size)
+def _own_images(recipe: Recipe, split: str, *, root: Path | None, limit: int | None) -> Images:
+    options, ids = recipe.data, None
+    if options.spread and limit is not None:
+        ids = _limited(sample_ids(options.name, split, root=root, domain=options.domain), limit, spread=True)
+    return load_images(options.name, split, root=root, domain=options.domain, ids=ids, limit=limit, size=options.size)
+
+
+def _limited(ids: Tensor, limit: int | None, *, spread: bool) -> Tensor:
+    """So many of some rows: the first of them, or evenly from all.
+
+    >>> _limited(torch.arange(10), 3, spread=False), _limited(torch.arange(10), 3, spread=True)
+    (tensor([0, 1, 2]), tensor([0, 3, 6]))
+    """
+    if not spread or limit is None or limit >= len(ids):
+        return ids[:limit]
+    return ids[torch.arange(limit) * len(ids) // limit]
 
 
 def _foreign_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:

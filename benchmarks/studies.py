@@ -1,0 +1,85 @@
+"""Every study at smoke scale, from nothing to the page: `python -m benchmarks.studies [--store FOLDER]`.
+
+Two processes share one store as two shards of a job array would, each with one thread. Then every cell must be
+committed once, the page must have every study, and drawing it again must give the same bytes.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.reporting import Check, finish, progress
+from counterpoise.benchmark.grid import remaining
+from counterpoise.benchmark.report import write_report
+from counterpoise.benchmark.store import Store
+from counterpoise.benchmark.studies import STUDIES
+
+SHARDS = 2
+SEEDS = 2
+MOST_SECONDS = 240
+
+
+def main() -> None:
+    """Run all studies, print JSON, compare with the limit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, help="keep the store in this folder, for somebody to look at the page")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        store = Store(options.store or Path(temporary) / "store")
+        started = time.monotonic()
+        run(store.path)
+        page = write_report(store)[0]
+        seconds = time.monotonic() - started
+        progress(f"{page} after {seconds:.0f} s")
+        figures = {"studies": len(STUDIES), "seeds": SEEDS, "processes": SHARDS, "seconds": seconds} | counted(store)
+        content = page.read_bytes()
+        assert write_report(store)[0].read_bytes() == content, "the same store gave another page"
+        assert all(study.title in content.decode() for study in STUDIES.values()), "the page lacks a study"
+    finish(
+        "python -m benchmarks.studies",
+        figures,
+        [
+            Check("seconds from nothing to the page", seconds, at_most=MOST_SECONDS),
+            Check("tasks that are left", figures["left"], at_most=0),
+            Check("commits of a task that were not the only one", figures["repeated"], at_most=0),
+        ],
+    )
+
+
+def run(store: Path) -> None:
+    """Both shards at a time, as two commands; what they say goes to standard error."""
+    command = [sys.executable, "-c", "from counterpoise.cli import main; main()", "bench", "run", "all"]
+    command += ["--scale", "smoke", "--seeds", str(SEEDS)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    shards = [
+        subprocess.Popen(
+            [*command, "--store", str(store), "--shard", f"{index}/{SHARDS}"], env=environment, stdout=sys.stderr
+        )
+        for index in range(SHARDS)
+    ]
+    for shard in shards:
+        assert shard.wait() == 0, "a shard failed"
+
+
+def counted(store: Store) -> dict[str, int]:
+    """Commits in all, those of a task that has more than one, failures, and what is left."""
+    events = [json.loads(line) for line in store.manifest.path.read_text().splitlines()]
+    commits = Counter((event["cell"], event["stage"]) for event in events if event["kind"] == "committed")
+    left = remaining(store, store.contents.requests)
+    return {
+        "cells": len({cell for cell, _ in commits}),
+        "commits": commits.total(),
+        "repeated": commits.total() - len(commits),
+        "failures": sum(event["kind"] == "failed" for event in events),
+        "left": len(left.ready) + left.undecided,
+    }
+
+
+if __name__ == "__main__":
+    main()

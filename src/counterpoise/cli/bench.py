@@ -1,0 +1,278 @@
+"""`counterpoise bench`: the tables and figures of the paper, as a grid of runs."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from counterpoise.benchmark.scales import ScaleName
+from counterpoise.cli.train import DataRoot
+from counterpoise.recipes.config import Measure
+
+if TYPE_CHECKING:
+    from counterpoise.benchmark.requests import Request
+    from counterpoise.benchmark.store import Store
+
+StudyNames = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="STUDY", help_behavior_hint="")]
+StoreFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STORE", help_behavior_hint="")]
+MethodFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE.py", help_behavior_hint="")]
+
+_EVERYTHING = "all"
+_WATCH_PAUSE = 1.0
+
+
+@dataclass(frozen=True)
+class BenchRun:
+    """Run studies: train what is not trained yet, choose hyper-parameters, and write the page of tables and figures.
+
+    The same command again goes on where it stopped. Several at a time, on machines that see the same folder, share the
+    work. `counterpoise bench studies` lists the studies; `all` is every one.
+    """
+
+    studies: StudyNames
+    """Studies to run, or `all`."""
+    scale: ScaleName
+    """As published (paper), for two CPU cores and hours (reduced), or seconds that show that it runs (smoke)."""
+    store: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Folder of all runs and of the page; by default `runs/bench-SCALE`."""
+    seeds: int = 3
+    """Runs of every method, with seeds 0, 1, ...; hyper-parameters are chosen at seed 0."""
+    only: tuple[str, ...] = ()
+    """Methods to run, of those of the studies; by default all."""
+    methods: MethodFile = None
+    """A Python file with methods of your own, in a dictionary METHODS, that join every study. It is run as code."""
+    rule: Measure = "nll"
+    """Validation measure that chooses hyper-parameters: the lowest NLL or ECE, or the highest accuracy."""
+    shard: Annotated[str | None, tyro.conf.arg(metavar="i/n", help_behavior_hint="")] = None
+    """Only one share of the work, for job arrays: `0/4` to `3/4`."""
+    ray: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[ADDRESS]", help_behavior_hint="")] = None
+    """Run cells on Ray: on this machine's cores, or on the cluster of the address (`auto`, `ray://head:10001`)."""
+    cpus_per_cell: float = 1.0
+    """Cores that Ray gives a cell."""
+    gpus_per_cell: float = 0.0
+    """GPUs that Ray gives a cell, such as 0.25; with 0 it gives none out, and all cells of a machine see them all."""
+    again: bool = False
+    """Try cells again that were given up after repeated failures."""
+    data_root: DataRoot = None
+    """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
+
+    def run(self) -> None:
+        """Run what is left to do, then write the page."""
+        if self.ray is not None and (self.shard is not None or len(self.ray) > 1):
+            raise ValueError("--ray takes at most one address, and no --shard: it shares the work out by itself")
+        requests = requests_of(self)
+        from counterpoise.benchmark.data import require_data
+        from counterpoise.benchmark.grid import Shard, run_sequentially
+        from counterpoise.benchmark.report import write_report
+        from counterpoise.benchmark.scales import SCALES
+        from counterpoise.benchmark.store import Store
+        from counterpoise.benchmark.view import LiveView
+
+        shard = Shard.parse(self.shard) if self.shard is not None else Shard()
+        require_data(requests, root=self.data_root)
+        store = Store(self.store or default_store(self.scale))
+        store.add(requests)
+        if self.again:
+            store.forgive()
+        page = SCALES[self.scale]().page
+        with LiveView(store, requests) as view:
+            if self.ray is None:
+                run_sequentially(store, requests, root=self.data_root, shard=shard, page=page, watch=view.watch)
+            else:
+                from counterpoise.benchmark.cluster import run_on_ray
+
+                run_on_ray(
+                    store,
+                    requests,
+                    address=self.ray[0] if self.ray else None,
+                    root=self.data_root,
+                    page=page,
+                    watch=view.watch,
+                    cpus_per_cell=self.cpus_per_cell,
+                    gpus_per_cell=self.gpus_per_cell,
+                    own_methods=self.methods,
+                )
+        print_status(store, store.contents.requests)
+        for path in write_report(store):
+            print(f"report: {path}")
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """Say what studies would cost before anything runs: cells, network passes, hours and disk.
+
+    Hours come from a short calibration on this machine, or from the speed of another device.
+    """
+
+    studies: StudyNames
+    """Studies to plan, or `all`."""
+    scale: ScaleName
+    """As for `bench run`."""
+    store: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """What is finished in this store is left out."""
+    seeds: int = 3
+    """As for `bench run`."""
+    only: tuple[str, ...] = ()
+    """As for `bench run`."""
+    methods: MethodFile = None
+    """As for `bench run`."""
+    rule: Measure = "nll"
+    """As for `bench run`."""
+    device_flops: float | None = None
+    """Plan for another device that achieves so many floating-point operations a second in training, such as 3e13."""
+
+    def run(self) -> None:
+        """Print the plan."""
+        requests = requests_of(self)
+        from counterpoise.benchmark.calibration import assumed, calibrate
+        from counterpoise.benchmark.plan import plan, plan_text
+        from counterpoise.benchmark.scales import SCALES
+        from counterpoise.benchmark.store import Store
+        from counterpoise.training.progress import say
+
+        if self.device_flops is None:
+            calibration = calibrate(requests, page=SCALES[self.scale]().page, say=say)
+        else:
+            calibration = assumed(self.device_flops)
+        store = Store(self.store) if self.store is not None else None
+        print(plan_text(plan(requests, calibration=calibration, store=store)))
+
+
+@dataclass(frozen=True)
+class BenchStatus:
+    """Say what of a store is done, running, failed or to come, and how long it may take."""
+
+    store: StoreFolder
+    """Folder of the runs."""
+    watch: bool = False
+    """Stay, and show how it changes, until everything is done."""
+
+    def run(self) -> None:
+        """Print the status."""
+        from counterpoise.benchmark.store import Store
+
+        store = Store(self.store)
+        requests = store.contents.requests
+        if self.watch:
+            _watch(store, requests)
+        print_status(store, requests)
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """Write tables and figures from what is in a store; nothing is trained or predicted."""
+
+    store: StoreFolder
+    """Folder of the runs, or of the records that were kept of them."""
+    studies: StudyNames = ()
+    """Studies to show; by default all that the store holds."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Where to write; by default into the store."""
+    html: bool = True
+    """A page with tables and figures."""
+    markdown: bool = False
+    """The tables as Markdown, figures as files beside it."""
+    latex: bool = False
+    """The tables as LaTeX, for the booktabs package."""
+    methods: MethodFile = None
+    """As for `bench run`; only for the cost of these methods."""
+
+    def run(self) -> None:
+        """Write the files, and say which."""
+        from counterpoise.benchmark.own import load_methods
+        from counterpoise.benchmark.report import write_report
+        from counterpoise.benchmark.store import Store
+
+        store = Store(self.store)
+        if self.methods is not None:
+            load_methods(self.methods)
+        require_known(self.studies, [request.study for request in store.contents.requests])
+        for path in write_report(
+            store, studies=self.studies, out=self.out, html=self.html, markdown=self.markdown, latex=self.latex
+        ):
+            print(path)
+
+
+@dataclass(frozen=True)
+class BenchStudies:
+    """List the studies."""
+
+    def run(self) -> None:
+        """Print one line for each."""
+        from counterpoise.benchmark.studies import STUDIES
+
+        for name, study in STUDIES.items():
+            print(f"{name:20} {study.title} ({len(study.methods)} methods)")
+
+
+BenchCommand = (
+    Annotated[BenchRun, tyro.conf.subcommand("run")]
+    | Annotated[BenchPlan, tyro.conf.subcommand("plan")]
+    | Annotated[BenchStatus, tyro.conf.subcommand("status")]
+    | Annotated[BenchReport, tyro.conf.subcommand("report")]
+    | Annotated[BenchStudies, tyro.conf.subcommand("studies")]
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Run the tables and figures of the paper: plan, run, status, report, studies."""
+
+    def run(self) -> None:
+        """Never called: one of the commands above is always named after it."""
+
+
+def requests_of(options: BenchRun | BenchPlan) -> "list[Request]":
+    """What a command line asks for, as data."""
+    from counterpoise.benchmark.own import load_methods
+    from counterpoise.benchmark.studies import STUDIES, request_of
+
+    if options.seeds < 1:
+        raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
+    names = tuple(STUDIES) if options.studies == (_EVERYTHING,) else options.studies
+    require_known(names, list(STUDIES))
+    if not names:
+        raise ValueError(f"name a study, or `all`; the studies are {', '.join(STUDIES)}")
+    own = load_methods(options.methods) if options.methods is not None else {}
+    known = {method for name in names for method in STUDIES[name].methods} | set(own)
+    if unknown := [method for method in options.only if method not in known]:
+        raise ValueError(f"--only names {', '.join(unknown)}; the methods here are {', '.join(sorted(known))}")
+    found = []
+    for name in names:
+        if not options.only or set(options.only) & {*STUDIES[name].methods, *own}:
+            found.append(
+                request_of(
+                    name, options.scale, seeds=range(options.seeds), rule=options.rule, only=options.only, own=own
+                )
+            )
+    return found
+
+
+def require_known(names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse studies that there are not."""
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"there is no study {', '.join(unknown)}; there are {', '.join(known)}")
+
+
+def default_store(scale: str) -> Path:
+    """Where runs go unless a folder is named."""
+    return Path("runs") / f"bench-{scale}"
+
+
+def print_status(store: "Store", requests: "Sequence[Request]") -> None:
+    """The status as text."""
+    from counterpoise.benchmark.status import status_of, status_text
+
+    print(status_text(status_of(store, requests)))
+
+
+def _watch(store: "Store", requests: "Sequence[Request]") -> None:
+    from counterpoise.benchmark.grid import remaining
+    from counterpoise.benchmark.view import LiveView
+
+    with LiveView(store, requests):
+        while not remaining(store, requests).is_empty:
+            time.sleep(_WATCH_PAUSE)

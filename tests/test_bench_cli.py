@@ -1,0 +1,103 @@
+"""`counterpoise bench` as a person uses it: from nothing to a page, again, in shares, and with a method of one's own."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from counterpoise import cli
+from counterpoise.benchmark import own
+from counterpoise.benchmark.store import Store
+from counterpoise.recipes.methods import METHODS
+
+DOCS = Path(__file__).parents[1] / "docs" / "benchmark.md"
+
+
+def run(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["counterpoise", "bench", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    printed = capsys.readouterr()
+    return stop.value.code, printed.out, printed.err
+
+
+@pytest.fixture
+def own_method(tmp_path, monkeypatch):
+    """The example of the documentation as a file; gone from the table after the test."""
+    monkeypatch.setattr(own, "_LOADED", {})
+    monkeypatch.setattr(own, "METHODS", METHODS)
+    path = tmp_path / "brier.py"
+    path.write_text(DOCS.read_text().split("```python\n")[1].split("```")[0])
+    yield path
+    METHODS.pop("brier", None)
+
+
+def test_from_nothing_to_the_page_with_a_method_of_ones_own(tmp_path, real_data, own_method, monkeypatch, capsys):
+    root = real_data("cifar100_partial")
+    store = tmp_path / "store"
+    options = ["--scale", "smoke", "--seeds", 2, "--store", store, "--data-root", root]
+    code, out, err = run(
+        monkeypatch, capsys, "run", "reliability", *options, "--only", "ce", "brier", "--methods", own_method
+    )
+    assert code == 0, err
+    assert "brier weight=" in err
+    page = store / "report.html"
+    assert str(page) in out
+    text = page.read_text()
+    assert "CE + Brier" in text
+    assert "smoke" in text
+    assert "<script" not in text
+    cells = {line.method for request in Store(store).contents.requests for line in request.lines}
+    assert cells == {"ce", "brier"}
+    # Again: nothing is left to do, and the page is the same.
+    lines = (store / "manifest.jsonl").read_text()
+    code, out, err = run(monkeypatch, capsys, "run", "reliability", *options, "--only", "ce")
+    assert code == 0, err
+    assert (store / "manifest.jsonl").read_text() == lines
+    assert page.read_text() == text
+    # From the records alone, in every form.
+    code, out, _ = run(monkeypatch, capsys, "report", store, "--out", tmp_path / "kept", "--markdown", "--latex")
+    assert code == 0
+    assert {Path(line).name for line in out.splitlines()} >= {"report.html", "report.md", "report.tex"}
+    code, out, _ = run(monkeypatch, capsys, "status", store)
+    assert code == 0
+    assert "reliability" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "cifar11", "--scale", "smoke"], "there is no study cifar11; there are cifar100"),
+        (["run", "--scale", "smoke"], "name a study, or `all`"),
+        (["run", "dml", "--scale", "smoke", "--only", "mte3"], "--only names mte3; the methods here are ce, dml"),
+        (["run", "dml", "--scale", "smoke", "--seeds", "0"], "--seeds must be at least 1"),
+        (["run", "dml", "--scale", "smoke", "--shard", "4/4"], "'4/4' is no shard"),
+        (["run", "dml", "--scale", "smoke", "--ray", "--shard", "0/4"], "--ray takes at most one address, and no"),
+        (["run", "dml", "--scale", "smoke", "--data-root", "nowhere"], "nowhere"),
+        (["run", "dml", "--scale", "smoke", "--methods", "nothing.py"], "there is no file nothing.py"),
+        (["status", "nowhere"], "nowhere is no store"),
+        (["report", "nowhere"], "nowhere is no store"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(tmp_path, arguments, message, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(monkeypatch, capsys, *arguments)
+    assert code == 1
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_before_anything_runs(monkeypatch, capsys):
+    code, out, _ = run(monkeypatch, capsys, "plan", "cifar10", "alpha", "--scale", "paper", "--device-flops", "3e13")
+    assert code == 0
+    (study,) = (line for line in out.splitlines() if line.startswith("cifar10"))
+    assert study.split()[1:3] == ["138", "80"]  # 2 primaries x (40 candidates, 13 x 3 seeds less 10 that coincide)
+    (everything,) = (line for line in out.splitlines() if line.startswith("all"))
+    assert int(everything.split()[1]) == 138 + 2 * 5 * 3  # alpha is swept on CIFAR-100
+
+
+def test_the_studies_are_listed(monkeypatch, capsys):
+    code, out, _ = run(monkeypatch, capsys, "studies")
+    assert code == 0
+    assert len(out.splitlines()) == 13
