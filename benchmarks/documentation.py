@@ -194,6 +194,31 @@ def export_section(document: dict[str, Any]) -> str:
     return "\n".join([*lines, "", summary])
 
 
+def studies_section(document: dict[str, Any]) -> str:
+    """What all studies take at smoke scale."""
+    figures = document["figures"]
+    text = (
+        f"All {figures['studies']} studies at smoke scale, {figures['seeds']} seeds: {figures['cells']} cells, shared "
+        f"by {figures['processes']} processes of one thread on two CPU cores, take {figures['seconds']:.0f} s from "
+        f"nothing to the page (`{document['command']}`, in every CI run)."
+    )
+    return textwrap.fill(text, width=120)
+
+
+def grid_section(document: dict[str, Any]) -> str:
+    """What scheduling costs, and what kills change."""
+    overhead, faults = document["figures"]["overhead"], document["figures"]["faults"]
+    text = (
+        f"Scheduling {overhead['tasks']} tasks that do nothing costs {overhead['mean_milliseconds']:.1f} ms each "
+        f"without an engine. In a grid of {faults['cells']} cells on a local Ray cluster of two workers, SIGKILL ended "
+        f"{faults['killed_workers']} workers in mid-cell and {faults['killed_coordinators']} coordinators: "
+        f"{faults['committed_twice']} tasks were committed more than once, {faults['other_records']} records and "
+        f"{faults['other_tables']} files of tables differ from those of the undisturbed grid by a byte, and "
+        f"{faults['left_behind']} workers were left behind (`{document['command']}`)."
+    )
+    return textwrap.fill(text, width=120)
+
+
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "coverage": ("measures.md", coverage_section),
     "metrics": ("measures.md", speed_section),
@@ -202,6 +227,8 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "training": ("runs.md", training_section),
     "interruptions": ("runs.md", interruptions_section),
     "export": ("runs.md", export_section),
+    "studies": ("benchmark.md", studies_section),
+    "grid": ("benchmark.md", grid_section),
 }
 """By benchmark: the page that shows its figures, and how."""
 

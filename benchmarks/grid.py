@@ -1,7 +1,7 @@
 """What the grid costs, and whether it survives: `python -m benchmarks.grid [--overhead] [--faults] [--short]`.
 
 - Overhead: 200 cells that do nothing, one after another without an engine, from the end of one to the end of the next.
-- Faults: 200 cells (two epochs each on real CIFAR-10 images, hyper-parameters chosen on the way) on a local Ray cluster
+- Faults: 200 cells (real CIFAR-10 images at smoke scale, hyper-parameters chosen on the way) on a local Ray cluster
   with two workers. SIGKILL ends 20 workers in mid-cell and 5 coordinators, after times that are drawn at random; after
   a coordinator's end the same command is given again. The same grid is run undisturbed and without an engine into
   another store. Every task must be committed once, and the record of every cell and the tables must be the same bytes.
@@ -173,7 +173,6 @@ def faults(scratch: Path, request: Request, *, kills: Kills, seed: int) -> Outco
     killed, orphans = disturb(disturbed, kills=kills, commits=len(commits_of(undisturbed)), moments=moments)
     seconds = time.monotonic() - started
     progress(f"disturbed: {seconds:.0f} s")
-    disturbed.progress()
     commits = commits_of(disturbed)
     return Outcome(
         cells=len({cell for cell, _ in commits}),
@@ -182,7 +181,7 @@ def faults(scratch: Path, request: Request, *, kills: Kills, seed: int) -> Outco
         other_tables=differences(tables(undisturbed), tables(disturbed)),
         killed_workers=killed["worker"],
         killed_coordinators=killed["coordinator"],
-        lost=sum(state.losses for state in disturbed.manifest.tasks.values()),
+        lost=sum(event["kind"] == "lost" for event in events_of(disturbed)),
         left_behind=len(survivors(orphans)),
         undisturbed_seconds=undisturbed_seconds,
         seconds=seconds,
@@ -234,10 +233,14 @@ def _start(store: Store) -> subprocess.Popen[bytes]:
     )
 
 
+def events_of(store: Store) -> list[dict[str, Any]]:
+    """The lines of the manifest."""
+    return [json.loads(line) for line in store.manifest.path.read_text().splitlines()]
+
+
 def commits_of(store: Store) -> Counter[tuple[str, str]]:
-    """How often every task was committed, counted in the lines of the manifest."""
-    events = map(json.loads, store.manifest.path.read_text().splitlines())
-    return Counter((event["cell"], event["stage"]) for event in events if event["kind"] == "committed")
+    """How often every task was committed."""
+    return Counter((event["cell"], event["stage"]) for event in events_of(store) if event["kind"] == "committed")
 
 
 def _in_mid_cell(store: Store, coordinator: subprocess.Popen[bytes]) -> list[int]:

@@ -5,15 +5,14 @@ committed once, the page must have every study, and drawing it again must give t
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
+from benchmarks.grid import commits_of, events_of
 from benchmarks.reporting import Check, finish, progress
 from counterpoise.benchmark.grid import remaining
 from counterpoise.benchmark.report import write_report
@@ -34,12 +33,12 @@ def main() -> None:
         store = Store(options.store or Path(temporary) / "store")
         started = time.monotonic()
         run(store.path)
-        page = write_report(store)[0]
         seconds = time.monotonic() - started
+        page = store.path / "report.html"
         progress(f"{page} after {seconds:.0f} s")
         figures = {"studies": len(STUDIES), "seeds": SEEDS, "processes": SHARDS, "seconds": seconds} | counted(store)
         content = page.read_bytes()
-        assert write_report(store)[0].read_bytes() == content, "the same store gave another page"
+        assert write_report(store)[0].read_bytes() == content, "the same store gave another page in another process"
         assert all(study.title in content.decode() for study in STUDIES.values()), "the page lacks a study"
     finish(
         "python -m benchmarks.studies",
@@ -69,14 +68,13 @@ def run(store: Path) -> None:
 
 def counted(store: Store) -> dict[str, int]:
     """Commits in all, those of a task that has more than one, failures, and what is left."""
-    events = [json.loads(line) for line in store.manifest.path.read_text().splitlines()]
-    commits = Counter((event["cell"], event["stage"]) for event in events if event["kind"] == "committed")
+    commits = commits_of(store)
     left = remaining(store, store.contents.requests)
     return {
         "cells": len({cell for cell, _ in commits}),
         "commits": commits.total(),
         "repeated": commits.total() - len(commits),
-        "failures": sum(event["kind"] == "failed" for event in events),
+        "failures": sum(event["kind"] == "failed" for event in events_of(store)),
         "left": len(left.ready) + left.undecided,
     }
 

@@ -33,7 +33,7 @@ def own_method(tmp_path, monkeypatch):
 
 
 def test_from_nothing_to_the_page_with_a_method_of_ones_own(tmp_path, real_data, own_method, monkeypatch, capsys):
-    root = real_data("cifar100_partial")
+    root = real_data("cifar10")
     store = tmp_path / "store"
     options = ["--scale", "smoke", "--seeds", 2, "--store", store, "--data-root", root]
     code, out, err = run(
@@ -73,7 +73,7 @@ def test_from_nothing_to_the_page_with_a_method_of_ones_own(tmp_path, real_data,
         (["run", "dml", "--scale", "smoke", "--seeds", "0"], "--seeds must be at least 1"),
         (["run", "dml", "--scale", "smoke", "--shard", "4/4"], "'4/4' is no shard"),
         (["run", "dml", "--scale", "smoke", "--ray", "--shard", "0/4"], "--ray takes at most one address, and no"),
-        (["run", "dml", "--scale", "smoke", "--data-root", "nowhere"], "nowhere"),
+        (["run", "pacs", "--scale", "smoke", "--data-root", "nowhere"], "nowhere"),
         (["run", "dml", "--scale", "smoke", "--methods", "nothing.py"], "there is no file nothing.py"),
         (["status", "nowhere"], "nowhere is no store"),
         (["report", "nowhere"], "nowhere is no store"),

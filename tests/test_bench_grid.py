@@ -324,7 +324,7 @@ def test_a_cell_killed_in_the_middle_ends_as_if_nothing_had_happened(tmp_path, r
     assert committed(broken) == set()
     work(broken.path)
     assert committed(broken) == committed(whole) == {(cell, "complete")}
-    assert broken.manifest.state((cell, "complete")).losses == 1
+    assert broken.manifest.state((cell, "complete")).attempts == 2
     assert broken.record_file(cell).read_bytes() == whole.record_file(cell).read_bytes()
     assert not list(broken.run_folder(cell).checkpoints.glob("*.ckpt"))
 

@@ -67,7 +67,7 @@ def test_published_numbers_stand_beside_what_was_trained_alone(studies):
     shown = {row[0].text: row[place].text for row in first.rows[1:7]}
     assert (shown["Cross-entropy"], shown["MTE-1"], shown["DML"]) == ("95.03", "95.39", tables.MISSING)
     assert {row[place].text for row in first.rows[8:]} == {""}
-    assert "published" not in tables.result_tables(studies["scatter"], nowhere)[0].columns
+    assert "published" not in tables.result_tables(studies["alpha"], nowhere)[0].columns
 
 
 def test_best_and_second_are_marked_where_they_are_clear(studies):

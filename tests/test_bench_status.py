@@ -82,7 +82,7 @@ def test_running_is_what_a_process_holds(store: Store) -> None:
             path.parent.mkdir(parents=True)
             path.write_text(text)
         (running,) = status_of(store, REQUESTS).running
-        assert (running.name, running.epoch, running.epochs) == (task.name, 3, 6)
+        assert (running.name, running.epoch, running.epochs) == (task.name, 3, 3 * task.cell.recipe.epochs)
         assert 0 <= running.seconds < 30
         assert status_of(store, REQUESTS).total.running == 1
     # Begun, and left: it waits to be taken up again.
@@ -155,8 +155,8 @@ def test_the_display_fits_and_shows_text_as_it_is(store: Store, width: int) -> N
     assert "1/13 cells" in text
     if width > 40:
         assert "E: [red] [2J" in text
-        assert "cifar100-resnet34 de3 seed 0" in text
-        assert "1/6" in text
+        assert "cifar10-resnet34 de3 seed 0" in text
+        assert "1/18" in text
         assert "1 min  1.000     0.500" in text
 
 
@@ -165,9 +165,9 @@ def test_lines_for_what_ended(store: Store) -> None:
     commit(store, task, seconds=1.25)
     status = status_of(store, REQUESTS)
     line = ended_text(Ended(task, "committed", 1.25), status)
-    assert line.startswith("[1/13] cifar100-resnet34 ce seed 0: committed in 1.2 s (about ")
+    assert line.startswith("[1/13] cifar10-resnet34 ce seed 0: committed in 1.2 s (about ")
     failed = ended_text(Ended(task, "failed", 2.0, "OSError: a\nb"), status)
-    assert failed == "[1/13] cifar100-resnet34 ce seed 0: failed after 2.0 s: OSError: a b"
+    assert failed == "[1/13] cifar10-resnet34 ce seed 0: failed after 2.0 s: OSError: a b"
 
 
 def test_lines_where_there_is_no_terminal(store: Store) -> None:
@@ -200,4 +200,4 @@ def test_a_broken_store_does_not_disturb_the_run(store: Store, terminal: bool) -
     with LiveView(store, REQUESTS, console=console) as view:
         view.watch(Ended(task, "failed", 1.0, "OSError: no"))
     if not terminal:
-        assert console.file.getvalue().startswith("cifar100-resnet34 ce seed 0: failed")
+        assert console.file.getvalue().startswith("cifar10-resnet34 ce seed 0: failed")

@@ -199,7 +199,7 @@ def test_two_coordinators_never_have_the_same_cell_nor_commit_it_twice(taken):
             assert (len(state.failures), state.losses) == (count["failed"], count["dead"])
 
 
-def work_slowly(folder):
+def work_slowly(folder, ready=lambda: None):
     """Cells that take a moment, so that another process gets in between."""
 
     def perform(store, task, *, root, page):
@@ -207,6 +207,7 @@ def work_slowly(folder):
         return MEASURES
 
     store = Store(folder)
+    ready()
     run_sequentially(store, store.contents.requests, perform=perform)
 
 
@@ -218,7 +219,8 @@ def test_processes_that_race_on_a_store_commit_every_task_once(tmp_path):
     work_slowly(alone.path)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["counterpoise.benchmark.grid"])
-    processes = [context.Process(target=work_slowly, args=(store.path,)) for _ in range(2)]
+    both = context.Barrier(2)
+    processes = [context.Process(target=work_slowly, args=(store.path, both.wait)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:

@@ -71,7 +71,11 @@ def _drawing(gathered: Gathered, group: Group, name: str) -> Drawing | None:
     if layout == "bars":
         return Drawing(name, f"Measures as bars: {title}", lambda theme: figures.bars(group, theme=theme))
     if layout in _DOTTED and len(group.rows) > _FEW:
-        return Drawing(name, f"Measures as dots: {title}", lambda theme: figures.dots(group, theme=theme))
+        return Drawing(
+            name,
+            f"Means over seeds as dots, one standard deviation as lines: {title}",
+            lambda theme: figures.dots(group, theme=theme),
+        )
     return None
 
 

@@ -42,8 +42,9 @@ READING: Mapping[Layout, str] = {
     "bars": "Bars are means over seeds, lines their t intervals.",
 }
 TEXT = (
-    "Best (bold) and second best (underlined) are marked only where the paired difference to every other row, seed by "
-    "seed, is beyond chance by a t interval whose level is adjusted for the number of rows. Often nothing is.",
+    "Best (bold) and second best (underlined, or italic) are marked only where the paired difference to every other "
+    "row, seed by seed, is beyond chance by a t interval whose level is adjusted for the number of rows. Often nothing "
+    "is.",
     "Every number leads to the runs that it is the mean of. The noise floor is the ECE that perfect calibration would "
     "show with so many images.",
 )

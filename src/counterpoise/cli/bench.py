@@ -65,7 +65,7 @@ class BenchRun:
             raise ValueError("--ray takes at most one address, and no --shard: it shares the work out by itself")
         requests = requests_of(self)
         from counterpoise.benchmark.data import require_data
-        from counterpoise.benchmark.grid import Shard, run_sequentially
+        from counterpoise.benchmark.grid import Shard, remaining, run_sequentially
         from counterpoise.benchmark.report import write_report
         from counterpoise.benchmark.scales import SCALES
         from counterpoise.benchmark.store import Store
@@ -96,6 +96,9 @@ class BenchRun:
                     own_methods=self.methods,
                 )
         print_status(store, store.contents.requests)
+        if self.shard is not None and not remaining(store, requests).is_empty:
+            print("report: by the shard that ends last, or by `counterpoise bench report`")
+            return
         for path in write_report(store):
             print(f"report: {path}")
 
