@@ -64,6 +64,30 @@ def test_from_nothing_to_the_page_with_a_method_of_ones_own(tmp_path, real_data,
     assert "reliability" in out
 
 
+def test_a_method_that_fails_is_given_up_while_others_go_on(tmp_path, real_data, own_method, monkeypatch, capsys):
+    root = real_data("cifar10")
+    own_method.write_text(own_method.read_text().replace("one_hot(labels, logits.shape[-1])", "one_hot(labels, 'ten')"))
+    store = tmp_path / "store"
+    options = ["--scale", "smoke", "--seeds", 1, "--store", store, "--data-root", root, "--methods", own_method]
+    code, out, err = run(monkeypatch, capsys, "run", "dml", *options, "--only", "ce", "brier")
+    assert code == 1
+    assert err.splitlines()[-1] == (
+        "counterpoise: 2 of the cells were given up, for the reasons above; --again tries them again"
+    )
+    assert "brier weight=0.5 seed 0: TypeError" in out
+    assert "given up" in out
+    page = (store / "report.html").read_text()
+    assert "TypeError" in page
+    done = [key for key, state in _states(store).items() if state.committed]
+    assert len(done) == 1
+
+
+def _states(folder):
+    store = Store(folder)
+    store.progress()
+    return store.manifest.tasks
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

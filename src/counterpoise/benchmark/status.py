@@ -287,7 +287,8 @@ def left_text(status: Status) -> str:
         return "nothing is left to do"
     if status.seconds_left is None:
         return "time left: known once a cell is finished"
-    return f"about {span(status.seconds_left)} left with {max(1, len(status.running))} running"
+    shared = f"with {len(status.running)} running" if status.running else "one cell after another"
+    return f"about {span(status.seconds_left)} left {shared}"
 
 
 def status_text(status: Status) -> str:

@@ -1,5 +1,6 @@
 """`counterpoise bench`: the tables and figures of the paper, as a grid of runs."""
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from counterpoise.cli.train import DataRoot
 from counterpoise.recipes.config import Measure
 
 if TYPE_CHECKING:
+    from counterpoise.benchmark.grid import Shard
     from counterpoise.benchmark.requests import Request
     from counterpoise.benchmark.store import Store
 
@@ -25,27 +27,37 @@ _WATCH_PAUSE = 1.0
 
 
 @dataclass(frozen=True)
-class BenchRun:
-    """Run studies: train what is not trained yet, choose hyper-parameters, and write the page of tables and figures.
-
-    The same command again goes on where it stopped. Several at a time, on machines that see the same folder, share the
-    work. `counterpoise bench studies` lists the studies; `all` is every one.
-    """
+class Asked:
+    """Which studies, at which scale, of which methods."""
 
     studies: StudyNames
-    """Studies to run, or `all`."""
+    """Studies, or `all`; `counterpoise bench studies` lists them."""
     scale: ScaleName
     """As published (paper), for two CPU cores and hours (reduced), or seconds that show that it runs (smoke)."""
-    store: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """Folder of all runs and of the page; by default `runs/bench-SCALE`."""
     seeds: int = 3
     """Runs of every method, with seeds 0, 1, ...; hyper-parameters are chosen at seed 0."""
     only: tuple[str, ...] = ()
-    """Methods to run, of those of the studies; by default all."""
+    """Methods, of those of the studies; by default all."""
     methods: MethodFile = None
     """A Python file with methods of your own, in a dictionary METHODS, that join every study. It is run as code."""
     rule: Measure = "nll"
     """Validation measure that chooses hyper-parameters: the lowest NLL or ECE, or the highest accuracy."""
+
+
+AskedFields = Annotated[Asked, tyro.conf.arg(name="")]
+
+
+@dataclass(frozen=True)
+class BenchRun:
+    """Run studies: train what is not trained yet, choose hyper-parameters, and write the page of tables and figures.
+
+    The same command again goes on where it stopped. Several at a time, on machines that see the same folder, share the
+    work.
+    """
+
+    asked: AskedFields
+    store: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Folder of all runs and of the page; by default `runs/bench-SCALE`."""
     shard: Annotated[str | None, tyro.conf.arg(metavar="i/n", help_behavior_hint="")] = None
     """Only one share of the work, for job arrays: `0/4` to `3/4`."""
     ray: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[ADDRESS]", help_behavior_hint="")] = None
@@ -63,44 +75,58 @@ class BenchRun:
         """Run what is left to do, then write the page."""
         if self.ray is not None and (self.shard is not None or len(self.ray) > 1):
             raise ValueError("--ray takes at most one address, and no --shard: it shares the work out by itself")
-        requests = requests_of(self)
+        requests = requests_of(self.asked)
         from counterpoise.benchmark.data import require_data
-        from counterpoise.benchmark.grid import Shard, remaining, run_sequentially
+        from counterpoise.benchmark.grid import Shard, remaining
         from counterpoise.benchmark.report import write_report
-        from counterpoise.benchmark.scales import SCALES
+        from counterpoise.benchmark.status import status_of
         from counterpoise.benchmark.store import Store
-        from counterpoise.benchmark.view import LiveView
 
         shard = Shard.parse(self.shard) if self.shard is not None else Shard()
         require_data(requests, root=self.data_root)
-        store = Store(self.store or default_store(self.scale))
+        store = Store(self.store or default_store(self.asked.scale))
         store.add(requests)
         if self.again:
             store.forgive()
-        page = SCALES[self.scale]().page
-        with LiveView(store, requests) as view:
-            if self.ray is None:
-                run_sequentially(store, requests, root=self.data_root, shard=shard, page=page, watch=view.watch)
-            else:
-                from counterpoise.benchmark.cluster import run_on_ray
-
-                run_on_ray(
-                    store,
-                    requests,
-                    address=self.ray[0] if self.ray else None,
-                    root=self.data_root,
-                    page=page,
-                    watch=view.watch,
-                    cpus_per_cell=self.cpus_per_cell,
-                    gpus_per_cell=self.gpus_per_cell,
-                    own_methods=self.methods,
-                )
+        try:
+            self._work(store, requests, shard)
+        except KeyboardInterrupt:
+            print("\ninterrupted; the same command again goes on", file=sys.stderr)
+            raise
         print_status(store, store.contents.requests)
         if self.shard is not None and not remaining(store, requests).is_empty:
             print("report: by the shard that ends last, or by `counterpoise bench report`")
             return
         for path in write_report(store):
             print(f"report: {path}")
+        if failed := status_of(store, requests).total.failed:
+            raise ValueError(f"{failed} of the cells were given up, for the reasons above; --again tries them again")
+
+    def _work(self, store: "Store", requests: "Sequence[Request]", shard: "Shard") -> None:
+        """Without an engine, or on Ray."""
+        from counterpoise.benchmark.scales import SCALES
+        from counterpoise.benchmark.view import LiveView
+
+        page = SCALES[self.asked.scale]().page
+        with LiveView(store, requests) as view:
+            if self.ray is None:
+                from counterpoise.benchmark.grid import run_sequentially
+
+                run_sequentially(store, requests, root=self.data_root, shard=shard, page=page, watch=view.watch)
+                return
+            from counterpoise.benchmark.cluster import run_on_ray
+
+            run_on_ray(
+                store,
+                requests,
+                address=self.ray[0] if self.ray else None,
+                root=self.data_root,
+                page=page,
+                watch=view.watch,
+                cpus_per_cell=self.cpus_per_cell,
+                gpus_per_cell=self.gpus_per_cell,
+                own_methods=self.asked.methods,
+            )
 
 
 @dataclass(frozen=True)
@@ -110,26 +136,15 @@ class BenchPlan:
     Hours come from a short calibration on this machine, or from the speed of another device.
     """
 
-    studies: StudyNames
-    """Studies to plan, or `all`."""
-    scale: ScaleName
-    """As for `bench run`."""
+    asked: AskedFields
     store: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """What is finished in this store is left out."""
-    seeds: int = 3
-    """As for `bench run`."""
-    only: tuple[str, ...] = ()
-    """As for `bench run`."""
-    methods: MethodFile = None
-    """As for `bench run`."""
-    rule: Measure = "nll"
-    """As for `bench run`."""
-    device_flops: float | None = None
+    device_flops: Annotated[float | None, tyro.conf.arg(metavar="FLOPS", help_behavior_hint="")] = None
     """Plan for another device that achieves so many floating-point operations a second in training, such as 3e13."""
 
     def run(self) -> None:
         """Print the plan."""
-        requests = requests_of(self)
+        requests = requests_of(self.asked)
         from counterpoise.benchmark.calibration import assumed, calibrate
         from counterpoise.benchmark.plan import plan, plan_text
         from counterpoise.benchmark.scales import SCALES
@@ -137,7 +152,7 @@ class BenchPlan:
         from counterpoise.training.progress import say
 
         if self.device_flops is None:
-            calibration = calibrate(requests, page=SCALES[self.scale]().page, say=say)
+            calibration = calibrate(requests, page=SCALES[self.asked.scale]().page, say=say)
         else:
             calibration = assumed(self.device_flops)
         store = Store(self.store) if self.store is not None else None
@@ -228,7 +243,7 @@ class Bench:
         """Never called: one of the commands above is always named after it."""
 
 
-def requests_of(options: BenchRun | BenchPlan) -> "list[Request]":
+def requests_of(options: Asked) -> "list[Request]":
     """What a command line asks for, as data."""
     from counterpoise.benchmark.own import load_methods
     from counterpoise.benchmark.studies import STUDIES, request_of
