@@ -1,41 +1,32 @@
 """The report: one HTML file that loads nothing and runs nothing, for screens large and small, dark rooms and paper."""
 
-import base64
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
-from counterpoise._extras import require
+from matplotlib.figure import Figure
 
-require("jinja2", extra="report", purpose="the HTML report")
-
-from jinja2 import Environment, StrictUndefined, Template  # noqa: E402
-from markupsafe import Markup  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
-
-from counterpoise import __version__  # noqa: E402
-from counterpoise._files import write_text  # noqa: E402
-from counterpoise._text import readable  # noqa: E402
-from counterpoise.metrics.comparison import Evaluation  # noqa: E402
-from counterpoise.metrics.estimates import Key  # noqa: E402
-from counterpoise.metrics.scores import Scores, Source  # noqa: E402
-from counterpoise.metrics.selective import DEFAULT_RISK  # noqa: E402
-from counterpoise.metrics.table import verdict  # noqa: E402
-from counterpoise.report import figures, numbers  # noqa: E402
-from counterpoise.report.data import name_of, severities  # noqa: E402
-from counterpoise.report.sentences import (  # noqa: E402
+from counterpoise import __version__
+from counterpoise._files import write_text
+from counterpoise.metrics.comparison import Evaluation
+from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.scores import Scores, Source
+from counterpoise.metrics.selective import DEFAULT_RISK
+from counterpoise.metrics.table import verdict
+from counterpoise.report import figures, numbers
+from counterpoise.report.data import name_of, severities
+from counterpoise.report.html import data_uri, layout
+from counterpoise.report.sentences import (
     accuracy_sentence,
     ece_sentence,
     selective_sentence,
     temperature_sentence,
     worst_classes_sentence,
 )
-from counterpoise.report.style import DARK, LIGHT, Theme  # noqa: E402
-from counterpoise.report.tables import Table  # noqa: E402
+from counterpoise.report.style import DARK, LIGHT, Theme
+from counterpoise.report.tables import Table
 
+STYLE_SHEET = ("counterpoise.report", "page.css")
 LISTED_CLASSES = 50
 
 
@@ -84,35 +75,19 @@ def write_report(path: str | Path, evaluation: Evaluation, *, risk: float = DEFA
 
 def render(evaluation: Evaluation, *, risk: float = DEFAULT_RISK) -> str:
     """The page as text; the same evaluation always gives the same text."""
-    template, style = _template()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    page = layout("counterpoise.report", template="page.html.jinja", sheets=(STYLE_SHEET,))
     models = evaluation.models
-    return template.render(
+    return page.template.render(
         title="Reliability report",
         lead=_lead(evaluation),
-        style=Markup(style),  # noqa: S704 - the package's own file
-        style_digest=f"sha256-{digest}",
+        style=page.style,
+        style_digest=page.style_digest,
         cards=[_card(model, risk=risk) for model in models],
         notices=evaluation.notices,
         sections=[section for section in _sections(evaluation, risk=risk) if section is not None],
         sources=[Provenance(name_of(model), _provenance(model.source)) for model in models],
         version=__version__,
     )
-
-
-@cache
-def _template() -> tuple[Template, str]:
-    """The compiled template, and the style sheet."""
-    package = resources.files("counterpoise.report")
-    environment = Environment(
-        autoescape=True, finalize=_readable, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
-    )
-    template = environment.from_string(package.joinpath("page.html.jinja").read_text(encoding="utf-8"))
-    return template, package.joinpath("page.css").read_text(encoding="utf-8")
-
-
-def _readable(value: object) -> object:
-    return readable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _lead(evaluation: Evaluation) -> str:
@@ -282,11 +257,7 @@ def _picture(draw: Callable[..., Figure], scores: Scores, alt: str, tables: list
 
 
 def _both(draw: Callable[[Theme], Figure], alt: str, tables: list[Table]) -> Picture:
-    return Picture(_uri(draw(LIGHT)), _uri(draw(DARK)), alt, tables)
-
-
-def _uri(figure: Figure) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(figures.as_svg(figure).encode()).decode()}"
+    return Picture(data_uri(draw(LIGHT)), data_uri(draw(DARK)), alt, tables)
 
 
 def _titled(source: Table, scores: Scores) -> Table:
