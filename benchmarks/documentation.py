@@ -1,7 +1,8 @@
 """Writes measured figures into the documentation: `python -m benchmarks.documentation [--check]`.
 
 Figures come from `benchmarks/results/NAME.json`, each the standard output of `python -m benchmarks.NAME`, and from
-running the README's example. Each goes between a pair of marks, `<!-- figures: NAME -->` and `<!-- end -->`.
+running the README's example and the benchmark's plan. Each goes between a pair of marks, `<!-- figures: NAME -->` and
+`<!-- end -->`.
 """
 
 import argparse
@@ -18,10 +19,15 @@ from typing import Any
 import torch
 
 import counterpoise
+from counterpoise.benchmark.calibration import assumed
+from counterpoise.benchmark.plan import plan, plan_text
+from counterpoise.benchmark.studies import STUDIES, request_of
 from counterpoise.metrics.estimates import KEY_INFO, Key
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+PLANNED_FLOPS = 3e13
+"""Operations a second that the documentation plans with, as its command says."""
 
 
 def main() -> None:
@@ -30,6 +36,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a page is out of date")
     options = parser.parse_args()
     pages = {ROOT / "README.md": {"readme-example": readme_example()}}
+    pages[ROOT / "docs" / "benchmark.md"] = {"plan": paper_plan()}
     for name, (page, section) in SECTIONS.items():
         pages.setdefault(ROOT / "docs" / page, {})[name] = section(result(name))
     stale = []
@@ -69,6 +76,12 @@ def readme_example() -> str:
     with contextlib.redirect_stdout(printed):
         exec(example, {"torch": torch, "counterpoise": counterpoise})  # noqa: S102
     return f"```text\n{printed.getvalue()}```"
+
+
+def paper_plan() -> str:
+    """What all studies would take at the paper's scale, on a device of a stated speed."""
+    requests = [request_of(study, "paper", seeds=range(3)) for study in STUDIES]
+    return f"```text\n{plan_text(plan(requests, calibration=assumed(PLANNED_FLOPS)))}\n```"
 
 
 def coverage_section(document: dict[str, Any]) -> str:

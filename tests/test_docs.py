@@ -63,3 +63,9 @@ def test_no_file_is_longer_than_400_lines():
     for folder in ("src", "tests", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
             assert len(path.read_text().splitlines()) <= 400, path
+
+
+def test_the_plan_in_the_documentation_is_that_of_the_studies():
+    page = (ROOT / "docs" / "benchmark.md").read_text()
+    assert figures(page, "plan").strip() == documentation.paper_plan()
+    assert f"--device-flops {documentation.PLANNED_FLOPS:g}".replace("+", "") in page
