@@ -27,7 +27,8 @@ def own_method(tmp_path, monkeypatch):
     monkeypatch.setattr(own, "_LOADED", {})
     monkeypatch.setattr(own, "METHODS", METHODS)
     path = tmp_path / "brier.py"
-    path.write_text(DOCS.read_text().split("```python\n")[1].split("```")[0])
+    (example,) = (block for block in DOCS.read_text().split("```python\n")[1:] if block.startswith("# brier.py"))
+    path.write_text(example.split("```")[0])
     yield path
     METHODS.pop("brier", None)
 
