@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from counterpoise.benchmark.requests import Hyper, Line, Request
-from counterpoise.recipes.config import Measure, Recipe
+from counterpoise.recipes.config import LARGER_IS_BETTER, Recipe
 
 Stage = Literal["validation", "complete"]
 """How much of a cell is wanted: trained and its held-out images predicted, or everything."""
@@ -15,7 +15,6 @@ Stage = Literal["validation", "complete"]
 STAGES: tuple[Stage, ...] = ("validation", "complete")
 
 Measures = Mapping[str, float]
-LARGER_IS_BETTER: tuple[Measure, ...] = ("accuracy",)
 _ID_LENGTH = 16
 
 

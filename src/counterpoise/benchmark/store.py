@@ -117,7 +117,7 @@ class Store:
             self._append(task, "started", step=step)
             return True
 
-    def commit(self, task: Task, *, measures: dict[str, float], seconds: float, peak_memory: int) -> None:
+    def commit(self, task: Task, *, measures: dict[str, float], seconds: float, peak_memory: int | None) -> None:
         """Record that a task is finished, for the first and only time."""
         with self._lock:
             self.manifest.refresh()

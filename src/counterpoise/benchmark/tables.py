@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from counterpoise.benchmark.cells import LARGER_IS_BETTER
 from counterpoise.benchmark.cells import Cell as GridCell
 from counterpoise.benchmark.gathered import Column, Gathered, Group, Row
 from counterpoise.benchmark.published import published_number
@@ -12,6 +11,7 @@ from counterpoise.benchmark.scales import SCALES
 from counterpoise.benchmark.summary import Marks, marks, summarise
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics.estimates import KEY_INFO, Key
+from counterpoise.recipes.config import LARGER_IS_BETTER
 from counterpoise.report.numbers import number
 from counterpoise.report.tables import Cell, Table
 

@@ -1,6 +1,5 @@
 """One task, from claim to commit."""
 
-import resource
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -100,7 +99,11 @@ def _remove_checkpoints(recipe: Recipe, run: RunFolder) -> None:
             path.unlink()
 
 
-def _peak_memory() -> int:
-    """Bytes of the process at its largest so far."""
+def _peak_memory() -> int | None:
+    """Bytes of the process at its largest so far; None on Windows, which does not say."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak

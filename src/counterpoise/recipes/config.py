@@ -20,6 +20,9 @@ Precision = Literal["float32", "bfloat16", "float16"]
 Measure = Literal["nll", "accuracy", "ece"]
 """What is measured on the validation images, and may be monitored and searched by."""
 
+LARGER_IS_BETTER: tuple[Measure, ...] = ("accuracy",)
+"""Of these; the others should be small."""
+
 Allowance = Literal["config", "counterpoise", "torch", "threads", "world-size", "device"]
 """Conditions of a run that may be other when it is resumed, if they are allowed by name."""
 

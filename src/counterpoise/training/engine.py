@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from counterpoise.recipes.config import EngineOptions, Recipe
+from counterpoise.recipes.config import LARGER_IS_BETTER, EngineOptions, Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.averaging import KeepAverage
 from counterpoise.training.checkpoints import Entry, KeepCheckpoints, VerifiedCheckpointIO
@@ -24,7 +24,7 @@ from counterpoise.training.distributed import is_first_process
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.loggers import build_logger, finish_loggers
 from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, KeepLogs, RowLog
-from counterpoise.training.module import LARGER_IS_BETTER, ObjectiveModule
+from counterpoise.training.module import ObjectiveModule
 from counterpoise.training.progress import progress_callback
 from counterpoise.training.pruning import PruneSamples
 from counterpoise.training.random_state import KeepRandomState

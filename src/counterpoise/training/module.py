@@ -19,8 +19,6 @@ from counterpoise.training.schedule import decay_factor, set_learning_rates
 MEASURES: dict[Measure, Key] = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
 """What is measured on the validation images after every epoch."""
 
-LARGER_IS_BETTER = ("accuracy",)
-
 REMEDY = "a lower optimizer.lr, a warmup or a clip may help"
 """What to do when training breaks down."""
 

@@ -30,9 +30,8 @@ from filelock import FileLock, Timeout
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import require
 from counterpoise._files import write_text
-from counterpoise.recipes.config import Measure, Recipe
+from counterpoise.recipes.config import LARGER_IS_BETTER, Measure, Recipe
 from counterpoise.recipes.ranges import Range, changed_fields, with_values
-from counterpoise.training.module import LARGER_IS_BETTER
 
 require("optuna", extra="tune", purpose="tuning")
 
