@@ -13,6 +13,9 @@ from counterpoise.models import Backbone, build_model
 from counterpoise.recipes.config import Recipe, corruption_names
 from counterpoise.recipes.methods import METHODS
 
+REFERENCE = "ce"
+"""The method whose cost the others are measured by."""
+
 BACKWARD = 2
 """FLOPs of a backward pass in forward passes: gradients to the weights, and to the inputs of each layer."""
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from counterpoise.benchmark.cost import counted, shape_of
+from counterpoise.benchmark.cost import REFERENCE, counted, shape_of
 from counterpoise.benchmark.gathered import Choice, Column, Gathered, Row, Trial, hyper_text
 from counterpoise.benchmark.summary import summarise
 from counterpoise.benchmark.tables import BLOCKS, MISSING, Address, Entry, Linked, anchor
@@ -13,9 +13,6 @@ from counterpoise.metrics.estimates import Key
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.report.numbers import measure_title, number
-
-BASELINE = "ce"
-"""The method whose cost the others are measured by."""
 
 _VALIDATED = (Key.NLL, Key.ACCURACY, Key.ECE)
 
@@ -42,7 +39,7 @@ def cost_ratios(recipe: Recipe) -> tuple[float, float]:
     """Training and inference cost of a recipe, in those of cross-entropy with the same primary."""
     classes, shape = shape_of(recipe)
     cost, base = (
-        counted(each, classes=classes, shape=shape) for each in (recipe, replace(recipe, method=BASELINE, hyper={}))
+        counted(each, classes=classes, shape=shape) for each in (recipe, replace(recipe, method=REFERENCE, hyper={}))
     )
     return cost.training_flops / base.training_flops, cost.inference_flops / base.inference_flops
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from counterpoise._text import printable
 from counterpoise.benchmark.cells import STAGES, Cell, Stage
-from counterpoise.benchmark.cost import Work, work_of
+from counterpoise.benchmark.cost import REFERENCE, Work, work_of
 from counterpoise.benchmark.manifest import TaskState
 from counterpoise.benchmark.plan import PlannedCell, planned_cells, work_left
 from counterpoise.benchmark.requests import Request
@@ -22,7 +22,6 @@ from counterpoise.training.networks import member_folders
 State = Literal["done", "running", "failed", "waiting", "undecided"]
 """`failed`: given up; `undecided`: hyper-parameters are not chosen yet."""
 
-REFERENCE = "ce"
 _MOST_SHOWN = 8
 
 

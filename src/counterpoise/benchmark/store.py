@@ -13,7 +13,7 @@ after a look that there is none yet. Processes on several machines need a file s
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import write_text
 from counterpoise.benchmark.cells import STAGES, Progress, Task
-from counterpoise.benchmark.manifest import Event, EventKind, Manifest
+from counterpoise.benchmark.manifest import Event, Manifest
 from counterpoise.benchmark.requests import Request, merged
 from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.folder import RunFolder
@@ -93,7 +93,7 @@ class Store:
     @contextmanager
     def claim(self, task: Task) -> Iterator[bool]:
         """Hold a cell's lock; False where another process has it, or where there is nothing more to do."""
-        lock = FileLock(self.run_folder(task.cell.id).path.with_suffix(".lock"))
+        lock = self._cell_lock(task.cell.id)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -111,10 +111,10 @@ class Store:
             step = newest_step(self.run_folder(task.cell.id))
             for stage in STAGES:
                 if self.manifest.state((task.cell.id, stage)).running is not None:
-                    self._append(replace(task, stage=stage), "lost", step=step)
+                    self.manifest.append(Event(task.cell.id, stage, "lost", step=step))
             if self.manifest.progress().is_done(task) or self.manifest.state(task.key).is_given_up:
                 return False
-            self._append(task, "started", step=step)
+            self.manifest.append(Event(*task.key, "started", step=step))
             return True
 
     def commit(self, task: Task, *, measures: dict[str, float], seconds: float, peak_memory: int | None) -> None:
@@ -123,13 +123,14 @@ class Store:
             self.manifest.refresh()
             if self.manifest.state(task.key).committed is not None:
                 raise AssertionError(f"cell {task.cell.id} was committed before, by another process")
-            self._append(task, "committed", measures=measures, seconds=seconds, peak_memory=peak_memory)
+            self.manifest.append(
+                Event(*task.key, "committed", measures=measures, seconds=seconds, peak_memory=peak_memory)
+            )
 
     def fail(self, task: Task, *, reason: str, seconds: float) -> None:
         """Record that an attempt failed."""
         with self._lock:
-            self.manifest.refresh()
-            self._append(task, "failed", reason=reason, seconds=seconds)
+            self.manifest.append(Event(*task.key, "failed", reason=reason, seconds=seconds))
 
     def forgive(self) -> None:
         """Try again what was given up."""
@@ -140,36 +141,14 @@ class Store:
 
     def is_held(self, cell: str) -> bool:
         """Whether a process works on a cell now."""
-        lock = FileLock(self.run_folder(cell).path.with_suffix(".lock"))
         try:
-            with lock.acquire(timeout=0):
+            with self._cell_lock(cell).acquire(timeout=0):
                 return False
         except Timeout:
             return True
 
-    def _append(
-        self,
-        task: Task,
-        kind: EventKind,
-        *,
-        reason: str | None = None,
-        measures: dict[str, float] | None = None,
-        seconds: float | None = None,
-        peak_memory: int | None = None,
-        step: int | None = None,
-    ) -> None:
-        self.manifest.append(
-            Event(
-                task.cell.id,
-                task.stage,
-                kind,
-                reason=reason,
-                measures=measures,
-                seconds=seconds,
-                peak_memory=peak_memory,
-                step=step,
-            )
-        )
+    def _cell_lock(self, cell: str) -> FileLock:
+        return FileLock(self.run_folder(cell).path.with_suffix(".lock"))
 
 
 def newest_step(run: RunFolder) -> int:

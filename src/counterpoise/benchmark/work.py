@@ -43,9 +43,11 @@ def perform(store: Store, task: Task, *, root: Path | None, page: bool) -> dict[
     """Train, or train on, predict and score."""
     with quiet():
         run = _run(store, task, root=root, page=page)
-    if task.stage == "complete":
-        write_text(store.record_file(task.cell.id), record_of(run, source=task.cell.source).to_json())
-    return validation_measures(run)
+    if task.stage == "validation":
+        return validation_measures(run)
+    record = record_of(run, source=task.cell.source)
+    write_text(store.record_file(task.cell.id), record.to_json())
+    return record.validation
 
 
 def attempt(
