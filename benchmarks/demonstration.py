@@ -18,6 +18,7 @@ from counterpoise.recipes.table import cifar10_small
 from counterpoise.training import load_run, predict, resume, train
 
 METHODS = ("ce", "mte1")
+FOREIGN = ("svhn_partial", "dtd_32")
 CORRUPTIONS = ("gaussian_noise", "motion_blur", "fog", "contrast", "pixelate")
 CORRUPTED_IMAGES = 2000
 
@@ -29,7 +30,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     options = parser.parse_args()
     for method in METHODS:
-        demonstrate(replace(cifar10_small(), method=method, epochs=options.epochs), options.out)
+        demonstrate(replace(demonstration_recipe(), method=method, epochs=options.epochs), options.out)
+
+
+def demonstration_recipe() -> Recipe:
+    """CIFAR-10 at a small size, and foreign images."""
+    recipe = cifar10_small()
+    return replace(recipe, evaluation=replace(recipe.evaluation, ood=FOREIGN))
 
 
 def demonstrate(recipe: Recipe, folder: Path) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 import counterpoise
+from benchmarks import scaling_tables
+from benchmarks.comparison_tables import comparison_section
 from counterpoise.benchmark.calibration import assumed
 from counterpoise.benchmark.plan import plan, plan_text
 from counterpoise.benchmark.studies import STUDIES, request_of
@@ -55,8 +57,8 @@ def main() -> None:
 
 
 def result(name: str) -> dict[str, Any]:
-    """What a benchmark measured."""
-    document: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    """What a benchmark measured; of several sections of one benchmark, the first word is its name."""
+    document: dict[str, Any] = json.loads((RESULTS / f"{name.partition('-')[0]}.json").read_text())
     return document
 
 
@@ -203,7 +205,11 @@ def export_section(document: dict[str, Any]) -> str:
         largest, others = max(differences.values()), figures["other_predictions"][name]
         lines.append(f"| {name} | {largest:.1e} | {others} | {figures['time_over_model'][name]:.2f} |")
     batches = ", ".join(sorted(next(iter(figures["largest_difference"].values())), key=int))
-    summary = f"ResNet18 of width 16, float32, batches of {batches}; weights in safetensors are equal bit for bit."
+    apart = max(figures["largest_probability_difference"].values())
+    summary = (
+        f"ResNet18 of width 16, float32, batches of {batches}; weights in safetensors are equal bit for bit. With a\n"
+        f"temperature folded in, probabilities are within {apart:.1e} of those of `TemperatureScaling`."
+    )
     return "\n".join([*lines, "", summary])
 
 
@@ -242,6 +248,8 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "export": ("runs.md", export_section),
     "studies": ("benchmark.md", studies_section),
     "grid": ("benchmark.md", grid_section),
+    "comparison": ("comparison.md", comparison_section),
+    **{name: ("scaling.md", section) for name, section in scaling_tables.SECTIONS.items()},
 }
 """By benchmark: the page that shows its figures, and how."""
 

@@ -5,6 +5,8 @@ A ResNet18 of width 16 is exported as safetensors, pt2 and ONNX. Measured are, o
 - bytes of the weights that differ in the safetensors file,
 - differences of the logits from the model's, and images that another class is predicted for, in batches of 100; then
   differences in batches of 1 and 7,
+- differences of the probabilities of pt2 and ONNX, with a fitted temperature folded in, from those of the library's
+  `TemperatureScaling`,
 - time of each exported form over the time of the model itself: float32, batches of 100, one thread, in turn, as the
   median of the ratios of many rounds. It is the time of the processor, which other work on the machine disturbs least.
 
@@ -26,6 +28,7 @@ from torch import Tensor, nn
 
 import counterpoise
 from benchmarks.reporting import Check, finish, progress
+from counterpoise.calibrators import TemperatureScaling
 from counterpoise.data import load_images, normalised
 from counterpoise.export import FORMATS, Format, describe, export_model, load_pt2, load_safetensors
 from counterpoise.functional.losses import cross_entropy
@@ -33,7 +36,7 @@ from counterpoise.models import Backbone, build_model
 
 BACKBONE = Backbone("resnet18", width=16)
 BATCH, OTHER_BATCHES = 100, (1, 7)
-MOST_DIFFERENCE, MOST_TIME = 1e-4, 1.02
+MOST_DIFFERENCE, MOST_PROBABILITY_DIFFERENCE, MOST_TIME = 1e-4, 1e-5, 1.02
 STEPS, ROUNDS, SHORT_STEPS, SHORT_ROUNDS, SHORT_IMAGES = 300, 100, 15, 6, 1000
 
 Run = Callable[[Tensor], Tensor]
@@ -61,6 +64,8 @@ def main() -> None:
             progress(f"exporting {to}")
             metadata = describe(class_names=images.classes, mean=images.mean, std=images.std)
             export_model(model, path, to=to, example=inputs[:1], metadata=metadata)
+        progress("exporting with a temperature")
+        calibrated = calibrated_differences(model, inputs, images.labels, Path(folder), metadata)
         differing = differing_bytes(model, paths["safetensors"])
         megabytes = {to: path.stat().st_size / 1e6 for to, path in paths.items()}
         runs = exported_forms(paths, classes=len(images.classes))
@@ -89,10 +94,14 @@ def main() -> None:
         "differing_bytes": differing,
         "largest_difference": differences,
         "other_predictions": disagreements,
+        "largest_probability_difference": calibrated,
         "seconds_of_model": min(bare),
         "time_over_model": ratios,
     }
     checks = [Check("bytes that differ in the safetensors file", differing, at_most=0)]
+    for form, difference in calibrated.items():
+        limit = MOST_PROBABILITY_DIFFERENCE
+        checks.append(Check(f"largest difference of a calibrated probability, {form}", difference, at_most=limit))
     for form in runs:
         worst = max(differences[form].values())
         checks.append(Check(f"largest difference of a logit, {form}", worst, at_most=MOST_DIFFERENCE))
@@ -123,15 +132,38 @@ def exported_forms(paths: dict[Format, Path], *, classes: int) -> dict[str, Run]
     """Each file, opened as somebody would who has nothing else."""
     reloaded = build_model(BACKBONE, classes=classes).eval()
     load_safetensors(reloaded, paths["safetensors"])
+    return {"safetensors": reloaded} | programs(paths, output="logits")
+
+
+def programs(paths: dict[Format, Path], *, output: str) -> dict[str, Run]:
+    """One output of the files that need no code of the model."""
     program, _ = load_pt2(paths["pt2"])
     one_thread = onnxruntime.SessionOptions()
     one_thread.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(paths["onnx"], one_thread, providers=["CPUExecutionProvider"])
 
-    def run(images: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])
+    def run_pt2(images: Tensor) -> Tensor:
+        values: Tensor = program(images)[output]
+        return values
 
-    return {"safetensors": reloaded, "pt2": program, "onnx": run}
+    def run_onnx(images: Tensor) -> Tensor:
+        return torch.from_numpy(session.run([output], {"images": images.numpy()})[0])
+
+    return {"pt2": run_pt2, "onnx": run_onnx}
+
+
+def calibrated_differences(
+    model: nn.Module, inputs: Tensor, labels: Tensor, folder: Path, metadata: dict[str, str]
+) -> dict[str, float]:
+    """Largest difference of a probability from the calibrator's; it is fitted on one half and tried on the other."""
+    logits, half = in_batches(model, inputs, BATCH), len(inputs) // 2
+    scaling = TemperatureScaling().fit(logits[:half], labels[:half])
+    paths: dict[Format, Path] = {"pt2": folder / "scaled.pt2", "onnx": folder / "scaled.onnx"}
+    for to, path in paths.items():
+        export_model(model, path, to=to, example=inputs[:1], metadata=metadata, temperature=scaling)
+    expected = scaling(logits[half:]).exp()
+    runs = programs(paths, output="probabilities")
+    return {form: largest(in_batches(run, inputs[half:], BATCH) - expected) for form, run in runs.items()}
 
 
 def differing_bytes(model: nn.Module, path: Path) -> int:

@@ -27,7 +27,7 @@ autodoc_default_options = {"members": True, "show-inheritance": False}
 napoleon_google_docstring = True
 napoleon_use_ivar = True
 html_static_path = ["_static"]
-html_css_files = ["formulas.css"]
+html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 
 

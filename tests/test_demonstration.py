@@ -5,14 +5,13 @@ from dataclasses import replace
 from benchmarks import demonstration
 from counterpoise.models import Backbone
 from counterpoise.predictions import open_predictions
-from counterpoise.recipes.table import cifar10_small
 from counterpoise.scoring import score_files
 
 
 def test_from_images_to_a_comparison(real_data, tmp_path, monkeypatch):
     monkeypatch.setenv("COUNTERPOISE_DATA", str(real_data("cifar10")))
     monkeypatch.setattr(demonstration, "CORRUPTED_IMAGES", 40)
-    recipe = cifar10_small()
+    recipe = demonstration.demonstration_recipe()
     network = Backbone(name="cnn", width=4)
     small = replace(
         recipe, primary=network, auxiliary=network, epochs=1, data=replace(recipe.data, limit=600, held_out=100)

@@ -1,27 +1,52 @@
-"""Every Python block of the README and of the documentation runs, page by page, and relative links lead somewhere."""
+"""Every block of the README and of the documentation runs, page by page, and relative links lead somewhere."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks import documentation
+from benchmarks.transcript import blocks_of, follow
+from counterpoise import cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+NEED_DATA = {"docs/tutorial.md": "cifar10"}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_blocks_run(page, tmp_path, monkeypatch, capsys):
-    text = (ROOT / page).read_text()
-    setup = re.findall(r"<!-- setup:[^\n]*\n(.*?)-->", text, flags=re.DOTALL)
-    blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+def test_blocks_run(page, tmp_path, monkeypatch, real_data):
+    if page in NEED_DATA:
+        real_data(NEED_DATA[page])
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    names: dict[str, object] = {}
-    for block in [*setup, *blocks]:
-        exec(compile(block, page, "exec"), names)  # noqa: S102
+    follow(ROOT / page)
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_commands_that_are_not_run_are_understood(page):
+    for block in blocks_of((ROOT / page).read_text()):
+        if not block.reason or block.language != "bash":
+            continue
+        for line in block.code.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.partition(" > ")[0], comments=True)
+            if "counterpoise" in words:
+                # What it cannot parse ends the process with 2.
+                cli.parse(words[words.index("counterpoise") + 1 :])
+
+
+def test_a_failing_block_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\n```bash\ntrue\n```\n\n```bash\necho before; exit 3\n```\n")
+    with pytest.raises(RuntimeError, match=r"page.md, line 8: exit code 3"):
+        follow(page)
+    page.write_text("# Title\n\n```python\nx = 1\nx / 0\n```\n")
+    with pytest.raises(ZeroDivisionError) as raised:
+        follow(page)
+    assert raised.traceback[-1].lineno + 1 == 5
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])

@@ -54,16 +54,19 @@ def files(tmp_path_factory) -> tuple[nn.Module, dict[str, Path]]:
 
 
 def runner(to: str, path: Path):
-    """From images to logits, and the metadata, as somebody would use the file."""
+    """From images to logits and probabilities, and the metadata, as somebody would use the file."""
     if to == "safetensors":
         model = build_model(Backbone("resnet10", width=4), classes=3, channels=1).eval()
         metadata = load_safetensors(model, path)
-        return model, metadata
+        return lambda images: {"logits": model(images), "probabilities": model(images).softmax(-1)}, metadata
     if to == "pt2":
         return load_pt2(path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = ["logits", "probabilities"]
     return (
-        lambda images: torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0]),
+        lambda images: dict(
+            zip(names, map(torch.from_numpy, session.run(names, {"images": images.numpy()})), strict=True)
+        ),
         session.get_modelmeta().custom_metadata_map,
     )
 
@@ -91,7 +94,8 @@ def test_files_give_the_logits_of_the_model_for_any_batch(files, to, batch):
     images = torch.randn(batch, 1, 8, 8, generator=torch.Generator().manual_seed(batch))
     with torch.no_grad():
         expected, found = model(images), run(images)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found["logits"], expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found["probabilities"], expected.softmax(-1), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("to", FORMATS)
@@ -213,7 +217,7 @@ def test_bfloat16_weights_run_as_float32(tmp_path):
     model = nn.Linear(4, 3).to(torch.bfloat16)
     export_pt2(model, tmp_path / "file", example=torch.zeros(1, 4), metadata={})
     rows = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(load_pt2(tmp_path / "file")[0](rows), copy.deepcopy(model).float()(rows))
+    torch.testing.assert_close(load_pt2(tmp_path / "file")[0](rows)["logits"], copy.deepcopy(model).float()(rows))
 
 
 class Noisy(nn.Module):
@@ -250,7 +254,8 @@ def test_onnx_file_is_one_file_with_named_ends_and_a_free_batch(files):
     assert [(opset.domain, opset.version) for opset in graph.opset_import] == [("", 18)]
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     assert [(end.name, end.shape) for end in session.get_inputs()] == [("images", ["batch", 1, 8, 8])]
-    assert [(end.name, end.shape) for end in session.get_outputs()] == [("logits", ["batch", 3])]
+    outputs = [("logits", ["batch", 3]), ("probabilities", ["batch", 3])]
+    assert [(end.name, end.shape) for end in session.get_outputs()] == outputs
     assert not any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in graph.graph.initializer)
     assert sorted(file.name for file in path.parent.iterdir()) == [f"primary.{to}" for to in sorted(FORMATS)]
 

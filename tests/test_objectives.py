@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch import nn
 
 from counterpoise import DeepMutualLearning, MutualTransport, ObjectiveOutput, SupervisedObjective, linear_warmup

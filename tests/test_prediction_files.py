@@ -25,6 +25,7 @@ from counterpoise.predictions import (
     read_predictions,
     write_predictions,
 )
+from counterpoise.predictions import footer as footer_module
 from prediction_tables import a_table, difference, write_digest_anew
 
 FLIPS, TRUNCATIONS = 2_000, 200
@@ -238,6 +239,33 @@ def test_a_row_group_as_large_as_the_file_is_read_in_pieces(tmp_path, monkeypatc
     taken = [pa.total_allocated_bytes() - before for _ in open_predictions(tmp_path / "p.parquet").batches()]
     assert len(taken) > 50
     assert max(taken) < (tmp_path / "p.parquet").stat().st_size / 3
+
+
+def test_what_is_written_can_be_read_and_more_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "_ROW_GROUP_ROWS", 1)
+    rows = 500
+    monkeypatch.setattr(parquet, "MOST_ROW_GROUPS", rows)
+    path = tmp_path / "most.parquet"
+    table = Predictions.of(
+        logits=np.zeros((rows + 1, 2), np.float32),
+        labels=np.zeros(rows + 1, int),
+        ids=[f"images/{index:010}.png" for index in range(rows + 1)],
+        split="test",
+        data_set="a set",
+        domain="sketch",
+        corruption="fog",
+        severity=3,
+        in_distribution=True,
+    )
+    write_predictions(path, table.rows(0, rows))
+    assert open_predictions(path).rows == rows
+    footer = int.from_bytes(path.read_bytes()[-8:-4], "little")
+    assert footer / rows * (1 << 16) < footer_module._LONGEST_FOOTER
+    with pytest.raises(
+        ValueError, match=r"more.parquet: a file holds at most 500 rows of 2 values; write several files"
+    ):
+        write_predictions(tmp_path / "more.parquet", table)
+    assert not (tmp_path / "more.parquet").exists()
 
 
 def test_a_type_that_is_a_pickle_stays_one(tmp_path):

@@ -1,43 +1,121 @@
-"""`counterpoise export`: the trained primary as a file to deploy."""
+"""`counterpoise export`: the trained primary as a file to deploy, or as a folder to share."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+
+from counterpoise.cli.evaluate import Flag
+
+if TYPE_CHECKING:
+    from counterpoise.export import Temperature
+    from counterpoise.training import Trained
+
+FITTED = "fitted"
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write the trained primary of a run, without auxiliaries, in a format to deploy.
+    """Write the trained primary of a run, without auxiliaries, to deploy or to share.
 
-    The file says what its logits stand for and how images are normalised. ONNX and pt2 take batches of any size, and
-    are compared with the model before they are written.
+    The file says what its logits stand for and how images are normalised. ONNX and pt2 take batches of any size, give
+    logits and probabilities, and are compared with the model before they are written. hub is a folder for the Hugging
+    Face Hub: weights, configuration and a model card with the calibration figures.
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
-    to: Literal["safetensors", "onnx", "pt2"]
-    """Format: weights alone, ONNX, or a torch.export program."""
+    to: Literal["safetensors", "onnx", "pt2", "hub"]
+    """Format: weights alone, ONNX, a torch.export program, or a folder to share."""
+    temperature: Annotated[str | None, tyro.conf.arg(metavar="fitted|NUMBER|FILE")] = None
+    """Divide logits by it: fitted on the run's held-out images, a number, or the file of a calibrator."""
     member: int | None = None
     """Member of an ensemble, counted from 0."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """File to write; by default `primary.FORMAT` or `member-N.FORMAT` in the run's folder."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = None
+    """File or folder to write; by default `primary.FORMAT`, `member-N.FORMAT` or `hub` in the run's folder."""
+    license: str | None = None
+    """For hub: licence of the weights as the Hub names it, such as apache-2.0."""
+    repo: Annotated[str | None, tyro.conf.arg(metavar="USER/NAME")] = None
+    """For hub: upload the folder to this repository, with the login of the Hub's own client."""
+    public: Flag = False
+    """For hub: make a new repository that everybody can see."""
 
     def run(self) -> None:
-        """Load the model and write the file."""
-        import torch
-
-        from counterpoise.export import export_model
+        """Load the model and write the file or the folder."""
         from counterpoise.training import load_run
         from counterpoise.training.networks import Members
 
+        if self.to != "hub" and (self.license or self.repo or self.public):
+            raise ValueError("--license, --repo and --public are for --to hub")
         trained = load_run(self.folder, member=self.member)
         if isinstance(trained.model, Members):
             last = len(trained.model.models) - 1
             raise ValueError(f"{self.folder} is an ensemble: export its members one by one, --member 0 to {last}")
+        temperature = self._temperature()
+        if self.to == "hub":
+            self._share(trained, temperature)
+        else:
+            self._write(trained, temperature)
+
+    def _write(self, trained: "Trained", temperature: "Temperature") -> None:
+        import torch
+
+        from counterpoise.export import export_model
+
+        assert self.to != "hub"  # noqa: S101
         name = f"primary.{self.to}" if self.member is None else f"member-{self.member}.{self.to}"
         path = self.out or self.folder / name
         example = torch.zeros(2, *trained.shape)
-        export_model(trained.model, path, to=self.to, example=example, metadata=trained.metadata)
+        export_model(
+            trained.model, path, to=self.to, example=example, metadata=trained.metadata, temperature=temperature
+        )
         print(path)
+
+    def _share(self, trained: "Trained", temperature: "Temperature") -> None:
+        from counterpoise.export.temperature import temperature_value
+        from counterpoise.integrations.hub import push_to_hub, save_pretrained
+        from counterpoise.training.sharing import config_of, measured_card
+
+        if self.member is not None:
+            raise ValueError(
+                "the figures of a run are those of its whole ensemble: a member cannot be shared with them"
+            )
+        config = config_of(trained, temperature=temperature_value(temperature))
+        fitted = "The temperature was fitted on the training images that were held out for validation."
+        card = measured_card(
+            self.folder,
+            name=self.repo.rpartition("/")[-1] if self.repo else self.folder.resolve().name,
+            license=self.license,
+            temperature=config.temperature,
+            notes=(fitted,) if self.temperature == FITTED else (),
+        )
+        path = self.out or self.folder / "hub"
+        save_pretrained(trained.model, path, config=config, card=card)
+        print(push_to_hub(path, self.repo, private=not self.public) if self.repo else path)
+
+    def _temperature(self) -> "Temperature":
+        from counterpoise.calibrators import TemperatureScaling, load_calibrator
+        from counterpoise.scoring import fit_temperature
+
+        if self.temperature is None:
+            return None
+        if self.temperature == FITTED:
+            if self.member is not None:
+                raise ValueError(
+                    "held-out predictions are of the whole ensemble: give a member's temperature by number"
+                )
+            return fit_temperature(self.folder / "predictions" / "validation.parquet")
+        try:
+            return float(self.temperature)
+        except ValueError:
+            if not Path(self.temperature).is_file():
+                raise ValueError(
+                    f"--temperature {self.temperature} is neither {FITTED}, nor a number, nor a file"
+                ) from None
+        calibrator = load_calibrator(self.temperature)
+        if not isinstance(calibrator, TemperatureScaling):
+            raise ValueError(
+                f"{self.temperature} is a {type(calibrator).__name__}; only a temperature can be folded in"
+            )
+        return calibrator

@@ -1,14 +1,18 @@
-"""What ships: the primary alone, as safetensors, ONNX or a torch.export program."""
+"""What ships: the primary alone, as safetensors, ONNX or a torch.export program, with its temperature."""
 
+from counterpoise.export.config import ModelConfig
 from counterpoise.export.formats import FORMATS, Format, export_model
 from counterpoise.export.onnx import export_onnx
 from counterpoise.export.primary import describe
 from counterpoise.export.program import export_pt2, load_pt2
+from counterpoise.export.temperature import Temperature
 from counterpoise.export.weights import export_safetensors, load_safetensors
 
 __all__ = [
     "FORMATS",
     "Format",
+    "ModelConfig",
+    "Temperature",
     "describe",
     "export_model",
     "export_onnx",

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from counterpoise._extras import require
 from counterpoise._files import replacing
-from counterpoise.export.primary import DYNAMIC_BATCH, check_same_logits, shipped, traced, with_version
+from counterpoise.export.primary import DYNAMIC_BATCH, check_same_outputs, shipped, traced, with_version
+from counterpoise.export.temperature import OUTPUTS, Temperature, temperature_value, with_temperature
 
 OPSET = 18
 """The operators that torch's exporter writes without converting them; runtimes read them since early 2023."""
@@ -18,45 +19,53 @@ LARGEST = 2**31 - 1
 """Bytes of an ONNX file, by the format it is stored in."""
 
 
-def export_onnx(model: nn.Module, path: str | Path, *, example: Tensor, metadata: dict[str, str]) -> None:
-    """Write a model from `images` `[batch, ...]` to `logits` `[batch, classes]`, for a batch of any size.
+def export_onnx(
+    model: nn.Module, path: str | Path, *, example: Tensor, metadata: dict[str, str], temperature: Temperature = None
+) -> None:
+    """Write a model from `images` `[batch, ...]` to `logits` and `probabilities`, for a batch of any size.
 
-    The file is checked: by ONNX's own checker, and by comparing its logits under ONNX Runtime with the model's.
+    Both are `[batch, classes]`: the logits are divided by the temperature, the probabilities are their softmax. The
+    file is checked: by ONNX's own checker, and by comparing its outputs under ONNX Runtime with the model's.
 
     Args:
         model: the primary; it is copied, and stays as it is.
         path: the file, which appears when it is whole and checked.
         example: a batch of normalised images, for its shape alone.
         metadata: text to keep in the file, see `describe`.
+        temperature: to fold in, as a number or as a fitted `TemperatureScaling`; then `folded_temperature` in the
+            metadata.
     """
     onnx, onnxruntime, _ = (_required(module) for module in ("onnx", "onnxruntime", "onnxscript"))
-    primary = shipped(model)
-    size = sum(value.nbytes for value in primary.state_dict().values())
+    chosen = temperature_value(temperature)
+    described = with_version(with_temperature(metadata, chosen, folded=True))
+    deployed = shipped(model, temperature=chosen)
+    size = sum(value.nbytes for value in deployed.state_dict().values())
     if size > LARGEST:
         raise ValueError(f"{path}: an ONNX file holds at most {LARGEST:,} bytes, the weights take {size:,}: export pt2")
-    program = traced(primary, example)
+    program = traced(deployed, example)
     with warnings.catch_warnings(action="ignore"):  # the exporter's own, about its insides
         converted = torch.onnx.export(
             program,
             dynamo=True,
             opset_version=OPSET,
             input_names=["images"],
-            output_names=["logits"],
+            output_names=list(OUTPUTS),
             dynamic_shapes=DYNAMIC_BATCH,  # here for its name alone
             verbose=False,
         )
     assert converted is not None  # noqa: S101
     graph = converted.model_proto
-    onnx.helper.set_model_props(graph, with_version(metadata))
+    onnx.helper.set_model_props(graph, described)
     with replacing(path) as temporary:
         onnx.save(graph, str(temporary))
         onnx.checker.check_model(str(temporary), full_check=True)
         session = onnxruntime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])
 
-        def run(rows: Tensor) -> Tensor:
-            return torch.from_numpy(session.run(["logits"], {"images": rows.numpy()})[0])
+        def run(rows: Tensor) -> dict[str, Tensor]:
+            found = session.run(list(OUTPUTS), {"images": rows.numpy()})
+            return {name: torch.from_numpy(values) for name, values in zip(OUTPUTS, found, strict=True)}
 
-        check_same_logits(run, primary, example, path)
+        check_same_outputs(run, deployed, example, path)
 
 
 def _required(module: str) -> ModuleType:

@@ -1,15 +1,16 @@
-"""What the formats share: the primary as it ships, its metadata, and the check that a file gives the same logits."""
+"""What the formats share: the primary as it ships, its metadata, and the check that a file gives the same outputs."""
 
 import copy
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from counterpoise import __version__
+from counterpoise.export.temperature import Deployed
 from counterpoise.objectives import DeepMutualLearning, MutualTransport, SupervisedObjective
 
 DYNAMIC_BATCH = ({0: torch.export.Dim("batch")},)
@@ -18,6 +19,8 @@ DYNAMIC_BATCH = ({0: torch.export.Dim("batch")},)
 CHECKED_BATCHES = (1, 5)
 TOLERANCE = 1e-4
 """Largest difference between the logits of a file and of its model, over the largest logit."""
+PROBABILITY_TOLERANCE = 1e-5
+"""Largest difference between the probabilities of a file and the softmax of its logits."""
 
 
 def describe(*, class_names: Sequence[str], mean: Sequence[float], std: Sequence[float]) -> dict[str, str]:
@@ -43,13 +46,14 @@ def require_primary(model: nn.Module) -> None:
         raise ValueError(f"{type(model).__name__} is for training; what ships is its primary: export objective.primary")
 
 
-def shipped(model: nn.Module) -> nn.Module:
+def shipped(model: nn.Module, *, temperature: float) -> Deployed:
     """A copy in evaluation mode, of float32, on the CPU; the model itself and its training flags stay as they are."""
     require_primary(model)
-    return copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
+    primary = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
+    return Deployed(primary, temperature=temperature).eval()
 
 
-def traced(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+def traced(model: Deployed, example: Tensor) -> torch.export.ExportedProgram:
     """The program of a shipped model, for batches of any size of rows like those of `example`.
 
     Files keep the rows it is traced with, and where in the source each step stands: so the rows are random, and the
@@ -61,9 +65,9 @@ def traced(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
             f"it is {example.dtype} {list(example.shape)}"
         )
     rows = random_rows(example, 2)  # one row would fix the size of the batch
-    logits = model(rows)
+    logits = model.primary(rows)
     if not isinstance(logits, Tensor) or logits.ndim != 2:
-        raise ValueError(f"{type(model).__name__} must return a tensor of logits [n, classes] to be exported")
+        raise ValueError(f"{type(model.primary).__name__} must return a tensor of logits [n, classes] to be exported")
     with warnings.catch_warnings(action="ignore"):  # the exporter's own, about its insides
         program = torch.export.export(model, (rows,), dynamic_shapes=DYNAMIC_BATCH)
     for node in program.graph.nodes:
@@ -76,15 +80,25 @@ def random_rows(example: Tensor, count: int) -> Tensor:
     return torch.randn(count, *example.shape[1:], generator=torch.Generator().manual_seed(0))
 
 
-def check_same_logits(run: Callable[[Tensor], Tensor], model: nn.Module, example: Tensor, path: str | Path) -> None:
-    """Refuse a file whose logits are not those of its model, on random rows of two batch sizes."""
+def check_same_outputs(
+    run: Callable[[Tensor], Mapping[str, Tensor]], model: Deployed, example: Tensor, path: str | Path
+) -> None:
+    """Refuse a file whose logits and probabilities are not those of its model, on random rows of two batch sizes."""
     for count in CHECKED_BATCHES:
         rows = random_rows(example, count)
-        expected, found = model(rows), run(rows)
+        expected, outputs = model(rows)["logits"], run(rows)
+        found = outputs["logits"]
         difference = (found - expected).abs().max() / expected.abs().max().clamp_min(torch.finfo().tiny)
         # So written because a comparison with NaN is false.
         if not (difference <= TOLERANCE and torch.equal(found.argmax(-1), expected.argmax(-1))):
             raise RuntimeError(
                 f"{path} is not written: on {count} random rows its logits differ from the model's by {difference:.2g} "
                 f"of the largest, at most {TOLERANCE:.0e} is right; does the model give NaN, or random outputs?"
+            )
+        # With the file's own logits: where these are large, their rounding alone may move a probability by more.
+        apart = (outputs["probabilities"] - torch.softmax(found.double(), -1)).abs().max()
+        if not apart <= PROBABILITY_TOLERANCE:
+            raise RuntimeError(
+                f"{path} is not written: on {count} random rows its probabilities differ from the softmax of its "
+                f"logits by {apart:.2g}, at most {PROBABILITY_TOLERANCE:.0e} is right"
             )

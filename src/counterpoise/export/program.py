@@ -8,15 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise._files import replacing
-from counterpoise.export.primary import check_same_logits, shipped, traced, with_version
+from counterpoise.export.primary import check_same_outputs, shipped, traced, with_version
+from counterpoise.export.temperature import Temperature, temperature_value, with_temperature
 
 METADATA_FILE = "counterpoise.json"
 
 
-def export_pt2(model: nn.Module, path: str | Path, *, example: Tensor, metadata: dict[str, str]) -> None:
-    """Write a model from images `[batch, ...]` to logits `[batch, classes]`, for a batch of any size.
+def export_pt2(
+    model: nn.Module, path: str | Path, *, example: Tensor, metadata: dict[str, str], temperature: Temperature = None
+) -> None:
+    """Write a model from images `[batch, ...]` to a dict of `logits` and `probabilities`, for a batch of any size.
 
-    The file is read again and its logits are compared with the model's. Later versions of torch may not read it: keep
+    Both are `[batch, classes]`: the logits are divided by the temperature, the probabilities are their softmax. The
+    file is read again and its outputs are compared with the model's. Later versions of torch may not read it: keep
     the safetensors file as well.
 
     Args:
@@ -24,17 +28,24 @@ def export_pt2(model: nn.Module, path: str | Path, *, example: Tensor, metadata:
         path: the file, which appears when it is whole and checked.
         example: a batch of normalised images, for its shape alone.
         metadata: text to keep in the file, see `describe`.
+        temperature: to fold in, as a number or as a fitted `TemperatureScaling`; then `folded_temperature` in the
+            metadata.
     """
-    primary = shipped(model)
-    program = traced(primary, example)
+    chosen = temperature_value(temperature)
+    described = with_version(with_temperature(metadata, chosen, folded=True))
+    deployed = shipped(model, temperature=chosen)
+    program = traced(deployed, example)
     with replacing(path) as temporary:
         with temporary.open("wb") as file, warnings.catch_warnings(action="ignore"):
-            torch.export.save(program, file, extra_files={METADATA_FILE: json.dumps(with_version(metadata))})
-        check_same_logits(load_pt2(temporary)[0], primary, example, path)
+            torch.export.save(program, file, extra_files={METADATA_FILE: json.dumps(described)})
+        check_same_outputs(load_pt2(temporary)[0], deployed, example, path)
 
 
 def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, str]]:
-    """The module of a file, and its metadata. Parts of such a file are unpickled: load only files that you trust."""
+    """The module of a file, which returns a dict of `logits` and `probabilities`, and its metadata.
+
+    Parts of such a file are unpickled: load only files that you trust.
+    """
     extra = {METADATA_FILE: "{}"}
     with Path(path).open("rb") as file, warnings.catch_warnings(action="ignore"):
         try:

@@ -7,21 +7,26 @@ from torch import nn
 
 from counterpoise._files import read_safetensors, replacing
 from counterpoise.export.primary import require_primary, with_version
+from counterpoise.export.temperature import Temperature, temperature_value, with_temperature
 
 _NAMED = 12
 """Tensors that a message names."""
 
 
-def export_safetensors(model: nn.Module, path: str | Path, *, metadata: dict[str, str]) -> None:
+def export_safetensors(
+    model: nn.Module, path: str | Path, *, metadata: dict[str, str], temperature: Temperature = None
+) -> None:
     """Write the weights and buffers of a model, bit by bit as they are, and text about them.
 
-    Tensors that share memory are written once; the metadata then say under which name.
+    Weights stay what they are: a temperature is kept in the metadata, as `temperature`, for whoever loads them to
+    divide the logits by. Tensors that share memory are written once; the metadata then say under which name.
     """
     require_primary(model)
+    described = with_version(with_temperature(metadata, temperature_value(temperature), folded=False))
     with replacing(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode
-        save_model(model, str(temporary), metadata=with_version(metadata))
+        save_model(model, str(temporary), metadata=described)
         temporary.chmod(mode)  # safetensors lets the owner alone read its files
 
 

@@ -24,7 +24,14 @@ def torchvision_model(name: str, *, classes: int, channels: int) -> nn.Module:
 
 def timm_model(name: str, *, classes: int, channels: int) -> nn.Module:
     """A classifier of timm."""
-    model: nn.Module = timm().create_model(name, pretrained=False, num_classes=classes, in_chans=channels)
+    model: nn.Module = timm().create_model(
+        name,
+        pretrained=False,
+        # The normalisation of weights that are not loaded: random ones take images of any.
+        pretrained_cfg_overlay={"mean": None, "std": None},
+        num_classes=classes,
+        in_chans=channels,
+    )
     return model
 
 

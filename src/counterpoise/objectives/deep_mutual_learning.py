@@ -29,6 +29,8 @@ class DeepMutualLearning(nn.Module):
     >>> objective(torch.zeros(2, 4), labels=torch.tensor([0, 2])).loss.backward()
     """
 
+    accepts_loss_kwargs = False  # for transformers.Trainer: see MutualTransport
+
     def __init__(
         self,
         models: Sequence[nn.Module],

@@ -41,6 +41,10 @@ class MutualTransport(nn.Module):
     ['alpha', 'auxiliary_transport_0', 'cross_entropy', 'primary_transport']
     """
 
+    # The loss is a mean over one batch. Where transformers.Trainer sees `**named_inputs`, it believes that the loss is
+    # already divided by the items of all accumulated batches, and does not divide it by the accumulation steps.
+    accepts_loss_kwargs = False
+
     def __init__(
         self,
         primary: nn.Module,

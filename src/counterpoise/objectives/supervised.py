@@ -62,6 +62,8 @@ class SupervisedObjective(nn.Module):
     >>> output.loss.backward()
     """
 
+    accepts_loss_kwargs = False  # for transformers.Trainer: see MutualTransport
+
     def __init__(self, model: nn.Module, loss: Loss, *, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
         self.primary = model

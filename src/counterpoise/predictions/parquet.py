@@ -32,6 +32,8 @@ _READ_BUFFERS = 1 << 22
 _SMALLEST_READ_BUFFER = 1 << 14
 _FOOTER_STRINGS = 1 << 24
 _FOOTER_ITEMS = 1 << 18
+MOST_ROW_GROUPS = 1 << 16
+"""That are written: with all columns a group takes up to 1,000 bytes of the footer, and readers take 64 MB of that."""
 _ITEM_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 """In memory. Text is read as codes into its distinct values."""
 
@@ -83,6 +85,11 @@ class PredictionWriter:
         if predictions.header != self._header:
             raise ValueError(f"{self.path}: the table has {predictions.header}, the first one had {self._header}")
         step = self._row_group_rows()
+        if self._rows + len(predictions) > step * MOST_ROW_GROUPS:
+            raise ValueError(
+                f"{self.path}: a file holds at most {step * MOST_ROW_GROUPS:,} rows of {self._shape.width:,} values; "
+                "write several files, or stream the measures"
+            )
         for start in range(0, len(predictions), step):
             self._pending.append(_record_batch(predictions.rows(start, start + step), shape))
             self._write_full_groups()

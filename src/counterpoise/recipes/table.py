@@ -83,7 +83,6 @@ def cifar10_small() -> Recipe:
         data=DataOptions(name="cifar10"),
         optimizer=OptimizerOptions(schedule="cosine", warmup=0.5, nesterov=True),
         engine=EngineOptions(precision="bfloat16", checkpoint_steps=100),
-        evaluation=EvaluationOptions(ood=("svhn_partial", "dtd_32")),
     )
 
 

@@ -8,6 +8,7 @@ import torch
 
 from counterpoise.export import export_safetensors
 from counterpoise.metrics.comparison import Evaluation
+from counterpoise.models import require_same_images
 from counterpoise.recipes.config import Allowance, Recipe, require_possible
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.checkpoints import newest_intact, read_manifest, remove_strays, write_manifest
@@ -106,7 +107,9 @@ def _prepared(
     if named and is_first_process():
         require_evaluable(recipe, images, root=root)
     models = models or recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
-    METHODS[recipe.method].build(models(recipe.seed), **recipe.choice)
+    built = models(recipe.seed)
+    METHODS[recipe.method].build(built, **recipe.choice)
+    require_same_images(built, shape=images.pixels.shape[1:])
     return data, models
 
 

@@ -1,0 +1,180 @@
+"""A trained primary as a folder with a model card, for the Hugging Face Hub or any other place.
+
+The folder holds `model.safetensors`, `config.json`, `README.md` and `reliability.png`: data and text, no code and no
+pickle. Loading it needs torch and safetensors; the Hub's client is imported only to write a card and to talk to it.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from counterpoise._extras import require
+from counterpoise._files import write_text
+from counterpoise.export.config import ModelConfig
+from counterpoise.export.primary import describe, require_primary
+from counterpoise.export.snippet import loading_snippet
+from counterpoise.export.weights import export_safetensors, load_safetensors
+from counterpoise.metrics import Key, Scores
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, HfApi
+
+    from counterpoise.export.card import Card
+
+WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
+CONFIG_BESIDE = "counterpoise.json"
+"""The configuration where `config.json` is that of transformers."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A loaded model in evaluation mode, and what its folder says about it.
+
+    `torch.softmax(model(inputs) / config.temperature, -1)` are its probabilities for normalised inputs.
+    """
+
+    model: nn.Module
+    config: ModelConfig
+
+
+def save_pretrained(model: nn.Module, folder: str | Path, *, config: ModelConfig, card: "Card") -> None:
+    """Write a primary to a folder, with a card that says how far its confidence can be trusted.
+
+    A model of transformers is written by its own `save_pretrained`; then `config` is in `counterpoise.json`. Files that
+    the folder has already are replaced, the card too.
+
+    Args:
+        model: the primary; weights are written bit by bit as they are.
+        folder: made if it is not there.
+        config: what somebody must know to use the weights.
+        card: what you say about the model, and its scores.
+    """
+    from counterpoise.export.card import card_text, require_consistent, write_figure
+
+    require_primary(model)
+    require_consistent(card, config)
+    of_transformers = _is_of_transformers(model)
+    matter = _front_matter(card, library="transformers" if of_transformers else "counterpoise")
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    if of_transformers:
+        model.save_pretrained(target)  # type: ignore[operator]
+    else:
+        metadata = describe(class_names=config.class_names, mean=config.mean or (), std=config.std or ())
+        export_safetensors(model, target / WEIGHTS, metadata=metadata, temperature=config.temperature)
+    config_file = CONFIG_BESIDE if of_transformers else CONFIG
+    write_text(target / config_file, config.to_json())
+    write_figure(card, config, target)
+    digests = {path.name: _sha256(path) for path in sorted(target.glob("*.safetensors"))}
+    snippet = loading_snippet(config, transformers_class=type(model).__name__ if of_transformers else None)
+    text = card_text(card, config, config_file=config_file, snippet=snippet, digests=digests)
+    write_text(target / README, matter + text)
+
+
+def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: "HfApi | None" = None) -> str:
+    """Upload a folder that `save_pretrained` wrote, with all that you have put beside it, and return its address.
+
+    Args:
+        folder: its files are uploaded, but for hidden ones.
+        repo: `USER/NAME`; made if it is not there.
+        private: whether a new repository can be seen by you alone.
+        api: a client with an address or a token of its own; by default that of the Hub's own settings.
+    """
+    target = Path(folder)
+    # A large model of transformers has its weights in several files.
+    if missing := [name for name in (README, CONFIG, "*.safetensors") if not any(target.glob(name))]:
+        raise ValueError(f"{target} is no folder of save_pretrained: it has no {', '.join(missing)}")
+    client = api or _hub("an upload to the Hub").HfApi()
+    address = client.create_repo(repo, private=private, exist_ok=True)
+    client.upload_folder(
+        repo_id=repo, folder_path=target, ignore_patterns=[".*", "*/.*"], commit_message="Model and card"
+    )
+    return str(address)
+
+
+def from_pretrained(
+    source: str | Path,
+    *,
+    model: nn.Module | None = None,
+    revision: str | None = None,
+    api: "HfApi | None" = None,
+) -> Pretrained:
+    """Load what `save_pretrained` wrote, from a folder or, where there is no such folder, from the Hub.
+
+    Only safetensors and JSON are read. What transformers saved is for its own `from_pretrained`.
+
+    Args:
+        source: a folder, or `USER/NAME` on the Hub.
+        model: the network to fill, where the configuration names no backbone.
+        revision: branch, tag or commit on the Hub. A commit is the only one that nobody can change.
+        api: a client for the Hub.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        client = api or _hub(f"{source} is no folder here, and the Hub").HfApi()
+        wanted = [WEIGHTS, CONFIG, CONFIG_BESIDE]
+        folder = Path(client.snapshot_download(str(source), revision=revision, allow_patterns=wanted))
+    if (folder / CONFIG_BESIDE).is_file():
+        raise ValueError(
+            f"{folder} was saved by transformers: load it with that, and ModelConfig.load reads {CONFIG_BESIDE}"
+        )
+    config = ModelConfig.load(folder / CONFIG)
+    filled = config.build() if model is None else model
+    load_safetensors(filled, folder / WEIGHTS)
+    return Pretrained(filled.eval(), config)
+
+
+def _front_matter(card: "Card", *, library: str) -> str:
+    """What the Hub reads of a card: licence, library, task, and the scores of what ships."""
+    hub = _hub("a model card for the Hub")
+    results = None if card.shipped is None else _results(card, card.shipped)
+    data = hub.ModelCardData(
+        license=card.license,
+        library_name=library,
+        pipeline_tag=card.task,
+        tags=["calibration", "uncertainty", "counterpoise"],
+        metrics=None if results is None else [result.metric_type for result in results],
+        model_name=None if results is None else card.name,
+        eval_results=results,
+    )
+    return f"---\n{data.to_yaml()}\n---\n\n"
+
+
+def _results(card: "Card", scores: Scores) -> "list[EvalResult]":
+    from counterpoise.export.card import public_name
+
+    hub = _hub("a model card for the Hub")
+    data_set = ", ".join(map(public_name, scores.source.data_sets)) or "unnamed"
+    results = []
+    for key, title in ((Key.ACCURACY, "Accuracy"), (Key.ECE, f"ECE, {scores.bins} bins")):
+        estimate = scores[key]
+        results.append(
+            hub.EvalResult(
+                task_type=card.task,
+                dataset_type=data_set,
+                dataset_name=data_set,
+                dataset_split=", ".join(scores.source.splits) or None,
+                metric_type=str(key),
+                metric_name=f"{title} ({scores.level:.0%} interval {estimate.low:.4f} to {estimate.high:.4f})",
+                metric_value=round(estimate.value, 4),
+            )
+        )
+    return results
+
+
+def _hub(purpose: str) -> ModuleType:
+    return require("huggingface_hub", extra="hub", purpose=purpose)
+
+
+def _is_of_transformers(model: nn.Module) -> bool:
+    """Told by what it can do, so that transformers need not be there."""
+    return callable(getattr(model, "save_pretrained", None)) and hasattr(getattr(model, "config", None), "model_type")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

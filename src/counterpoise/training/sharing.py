@@ -1,0 +1,49 @@
+"""What a run says about its model to those it is shared with."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from counterpoise.export.card import Card
+from counterpoise.export.config import ModelConfig
+from counterpoise.scoring import score_files
+from counterpoise.training.folder import RunFolder
+from counterpoise.training.networks import Trained
+from counterpoise.training.predict import foreign_files
+
+
+def config_of(trained: Trained, *, temperature: float) -> ModelConfig:
+    """What somebody must know to use the weights of a run."""
+    return ModelConfig(
+        class_names=trained.classes,
+        shape=trained.shape,
+        mean=trained.mean,
+        std=trained.std,
+        temperature=temperature,
+        backbone=trained.recipe.primary,
+    )
+
+
+def measured_card(
+    folder: str | Path,
+    *,
+    name: str,
+    license: str | None,  # noqa: A002
+    temperature: float,
+    notes: Sequence[str],
+) -> Card:
+    """The card of a run, with the scores of its test predictions, where it has them, without and at a temperature."""
+    run = RunFolder(Path(folder))
+    test, foreign = run.predictions / "test.parquet", foreign_files(run)
+    measured = test.exists()
+    recipe = json.loads(run.config.read_text(encoding="utf-8"))
+    return Card(
+        name=name,
+        license=license,
+        before=score_files([test], ood=foreign).models[0] if measured else None,
+        after=score_files([test], ood=foreign, temperature=temperature).models[0]
+        if measured and temperature != 1
+        else None,
+        recipe=recipe | {"hyper": run.recipe().choice},
+        notes=tuple(notes),
+    )
