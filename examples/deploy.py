@@ -1,6 +1,6 @@
 """Deploy: train with an auxiliary, fit a temperature, and export files that return calibrated probabilities.
 
-Run it with `python examples/deploy.py`; it needs `pip install 'counterpoise[export,sklearn]'` and a few seconds. It
+Run it with `python examples/deploy.py`; it needs the extras `export` and `sklearn`, and a few seconds. It
 prints the temperature, and how far the probabilities of ONNX Runtime and of torch.export are from the library's.
 """
 

@@ -1,6 +1,6 @@
 """Share: save a trained primary with a model card that says how far its confidence can be trusted, and load it again.
 
-Run it with `python examples/share.py FOLDER`; it needs `pip install 'counterpoise[hub,sklearn]'` and a few seconds. It
+Run it with `python examples/share.py FOLDER`; it needs the extras `hub` and `sklearn`, and a few seconds. It
 writes the folder, prints where the card is, and the prediction of the model that it loaded from there. Nothing is
 uploaded: `push_to_hub("FOLDER", "USER/NAME")` would do that.
 """
