@@ -1,5 +1,6 @@
 """`counterpoise bench` as a person uses it: from nothing to a page, again, in shares, and with a method of one's own."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from counterpoise.benchmark import own
 from counterpoise.benchmark.store import Store
 from counterpoise.recipes.methods import METHODS
 
-DOCS = Path(__file__).parents[1] / "docs" / "benchmark.md"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "brier.py"
 
 
 def run(monkeypatch, capsys, *arguments):
@@ -27,8 +28,7 @@ def own_method(tmp_path, monkeypatch):
     monkeypatch.setattr(own, "_LOADED", {})
     monkeypatch.setattr(own, "METHODS", METHODS)
     path = tmp_path / "brier.py"
-    (example,) = (block for block in DOCS.read_text().split("```python\n")[1:] if block.startswith("# brier.py"))
-    path.write_text(example.split("```")[0])
+    shutil.copy(EXAMPLE, path)
     yield path
     METHODS.pop("brier", None)
 

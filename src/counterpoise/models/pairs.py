@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+_REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
+"""With which networks turn down a shape; timm asserts."""
+
 
 class Normalisation(NamedTuple):
     """What weights expect of images: `(x - mean) / std` of each channel, for x in [0, 1]."""
@@ -46,7 +49,7 @@ def require_same_images(models: Sequence[nn.Module], *, shape: Sequence[int]) ->
     for index, model in enumerate(models):
         try:
             _run_on_zeros(model, shape)
-        except Exception as error:
+        except _REFUSALS as error:
             size = "x".join(str(length) for length in shape)
             raise ValueError(
                 f"{_name(index, model)} cannot take images of {size}: {str(error).rstrip('.')}; "
