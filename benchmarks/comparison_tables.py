@@ -1,9 +1,9 @@
 """What `benchmarks.comparison` measured, as the tables of docs/comparison.md. Imports none of the libraries."""
 
 import textwrap
-from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.reporting import markdown_table
 from counterpoise.metrics.estimates import KEY_INFO, Key
 
 SHOWN = {"netcal": "net:cal"}
@@ -38,7 +38,7 @@ def agreement(figures: dict[str, Any]) -> list[str]:
     return [
         f"**Where all agree.** {figures['samples']:,} predictions over {figures['classes']} classes, float64, too sure "
         "above 60% and not sure enough below: our value, and how far each library that has the measure is from it.",
-        table(["measure", "counterpoise", *map(shown, libraries)], rows),
+        markdown_table(["measure", "counterpoise", *map(shown, libraries)], rows),
         "What is not rounding: equal-mass bins whose number does not divide that of the samples; the width of the "
         "kernel of smooth ECE, which both others search in ten halvings; AURC by trapezoids. The NLL at these "
         f"temperatures is within {lost:.0e} of the best.",
@@ -57,7 +57,10 @@ def differences(figures: dict[str, Any]) -> list[str]:
         ]
         for row in figures["differences"]
     ]
-    return ["**Where they differ, and why.**", table(["input", "measure", "counterpoise", "others", "why"], rows)]
+    return [
+        "**Where they differ, and why.**",
+        markdown_table(["input", "measure", "counterpoise", "others", "why"], rows),
+    ]
 
 
 def invalid(figures: dict[str, Any]) -> list[str]:
@@ -66,7 +69,7 @@ def invalid(figures: dict[str, Any]) -> list[str]:
     rows = [[fault, *(row[name] for name in libraries)] for fault, row in figures["invalid"].items()]
     return [
         "**Predictions that are not valid**, given to ECE (scikit-learn: the Brier score; relplot: smooth ECE).",
-        table(["", *map(shown, libraries)], rows),
+        markdown_table(["", *map(shown, libraries)], rows),
     ]
 
 
@@ -80,13 +83,8 @@ def intervals(figures: dict[str, Any]) -> list[str]:
     ]
     return [
         f"**Does a 95% interval for ECE contain the true ECE?** {trials} draws of {found['samples']:,} samples.",
-        table(["true ECE", "counterpoise", "torchmetrics' `BootStrapper`, 2.5% and 97.5% quantiles"], rows),
+        markdown_table(["true ECE", "counterpoise", "torchmetrics' `BootStrapper`, 2.5% and 97.5% quantiles"], rows),
     ]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
 def shown(name: str) -> str:

@@ -21,6 +21,7 @@ import torch
 import counterpoise
 from benchmarks import scaling_tables
 from benchmarks.comparison_tables import comparison_section
+from benchmarks.transcript import blocks_of
 from counterpoise.benchmark.calibration import assumed
 from counterpoise.benchmark.plan import plan, plan_text
 from counterpoise.benchmark.studies import STUDIES, request_of
@@ -72,8 +73,8 @@ def replace_section(text: str, name: str, body: str) -> str:
 
 def readme_example() -> str:
     """What the README's own example of `evaluate` prints."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    (example,) = (block for block in blocks if "counterpoise.evaluate(" in block)
+    blocks = blocks_of((ROOT / "README.md").read_text())
+    (example,) = (block.code for block in blocks if "counterpoise.evaluate(" in block.code)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(example, {"torch": torch, "counterpoise": counterpoise})  # noqa: S102

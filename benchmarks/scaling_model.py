@@ -41,12 +41,6 @@ CHOICE_BYTES = 81
 FRESH_BYTES = 1 << 25
 """Arrays beyond this are fresh memory in every batch: the largest that the C library keeps for the next one."""
 
-BATCH_VALUES = 1 << 21
-"""Values that files of predictions are written and read by: rows times classes of a row group."""
-
-MOST_ROW_GROUPS = 1 << 16
-"""Of a Parquet file that is written."""
-
 
 @dataclass(frozen=True)
 class Network:
@@ -303,11 +297,6 @@ def merge_rounds(workers: int) -> int:
 def prediction_bytes(*, samples: int, classes: int, precision: int = FLOAT) -> int:
     """The values of a file of predictions; ids, labels and footer add some ten bytes a row."""
     return samples * classes * precision
-
-
-def most_rows_of_file(classes: int) -> int:
-    """Rows that a file of predictions may have."""
-    return MOST_ROW_GROUPS * max(1, BATCH_VALUES // classes)
 
 
 def evaluation_seconds(*, samples: int, classes: int, batch: int, rates: Rates, bins: int = DEFAULT_BINS) -> float:

@@ -5,9 +5,9 @@ import textwrap
 from dataclasses import dataclass, fields
 from typing import Any
 
+from benchmarks.reporting import markdown_table
 from benchmarks.scaling_counts import network
 from benchmarks.scaling_model import (
-    BATCH_VALUES,
     CHOICE_BYTES,
     FLOAT,
     HALF,
@@ -21,7 +21,6 @@ from benchmarks.scaling_model import (
     evaluation_seconds,
     memory_loader_bytes,
     merge_rounds,
-    most_rows_of_file,
     prediction_bytes,
     step_flops,
     step_seconds,
@@ -31,6 +30,8 @@ from benchmarks.scaling_model import (
     update_bytes,
 )
 from counterpoise.models import Backbone
+from counterpoise.predictions.file import batch_rows
+from counterpoise.predictions.parquet import most_rows
 
 SHAPE = (3, 224, 224)
 PRIMARY, AUXILIARY = Backbone("resnet50", small_images=False), Backbone("resnet18", small_images=False)
@@ -141,7 +142,7 @@ def evaluation_rows(rates: Rates) -> list[dict[str, Any]]:
     """Sums against files, by the number of classes."""
     rows = []
     for classes in CLASSES:
-        batch = max(1, BATCH_VALUES // classes)
+        batch = batch_rows(classes)
         seconds = [
             evaluation_seconds(samples=10**6, classes=classes, batch=each, rates=rates)
             for each in (batch, max(batch, 256))
@@ -156,7 +157,7 @@ def evaluation_rows(rates: Rates) -> list[dict[str, Any]]:
                 "million_stream": seconds[1],
                 "float32": prediction_bytes(samples=10 * BILLION, classes=classes, precision=FLOAT),
                 "float16": prediction_bytes(samples=10 * BILLION, classes=classes, precision=HALF),
-                "rows_of_file": most_rows_of_file(classes),
+                "rows_of_file": most_rows(classes),
             }
         )
     return rows
@@ -195,20 +196,12 @@ def seconds_text(seconds: float) -> str:
     >>> seconds_text(0.25), seconds_text(90), seconds_text(3e5)
     ('250 ms', '90 s', '83 h')
     """
+    hours = seconds / 3600
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
-    return (
-        f"{seconds:.3g} s"
-        if seconds < 1000
-        else f"{seconds / 3600:,.2g} h"
-        if seconds < 36000
-        else f"{seconds / 3600:,.0f} h"
-    )
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """In Markdown."""
-    return "\n".join(["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)])
+    if seconds < 1000:
+        return f"{seconds:.3g} s"
+    return f"{hours:,.2g} h" if hours < 10 else f"{hours:,.0f} h"
 
 
 def count_text(number: int) -> str:
@@ -248,7 +241,7 @@ def training_section(document: dict[str, Any]) -> str:
     return (
         textwrap.fill(f"Assumed: {named}.", width=120)
         + "\n\n"
-        + table([*head, "epoch", "cores each to decode", "checkpoint"], lines)
+        + markdown_table([*head, "epoch", "cores each to decode", "checkpoint"], lines)
     )
 
 
@@ -258,7 +251,7 @@ def auxiliaries_section(document: dict[str, Any]) -> str:
         [row["name"] or "none: cross-entropy", *(f"{row[key]:.2f}" for key in ("flops", "memory", "traffic"))]
         for row in document["figures"]["auxiliaries"]
     ]
-    return table(["auxiliary of a ResNet50", "FLOPs of a step", "memory", "traffic"], lines)
+    return markdown_table(["auxiliary of a ResNet50", "FLOPs of a step", "memory", "traffic"], lines)
 
 
 def evaluation_section(document: dict[str, Any]) -> str:
@@ -276,7 +269,7 @@ def evaluation_section(document: dict[str, Any]) -> str:
         "rows_of_file": ("most rows of one file", lambda number: f"{number:,}"),
     }
     lines = [[title, *(form(row[key]) for row in figures["evaluation"])] for key, (title, form) in names.items()]
-    return table(head, lines)
+    return markdown_table(head, lines)
 
 
 def data_section(document: dict[str, Any]) -> str:
@@ -289,7 +282,7 @@ def data_section(document: dict[str, Any]) -> str:
         "choice": "while `counterpoise train` chooses the rows to hold out, in every process",
     }
     lines = [[title, *(bytes_text(row[key]) for row in rows)] for key, title in names.items()]
-    return table([f"images of {SHAPE[1]} pixels", *(count_text(row["images"]) for row in rows)], lines)
+    return markdown_table([f"images of {SHAPE[1]} pixels", *(count_text(row["images"]) for row in rows)], lines)
 
 
 def predictions_section(document: dict[str, Any]) -> str:
@@ -303,7 +296,7 @@ def predictions_section(document: dict[str, Any]) -> str:
         ]
         for row in document["figures"]["predictions"]
     ]
-    return table(["", "predicted", "measured", "ratio"], lines)
+    return markdown_table(["", "predicted", "measured", "ratio"], lines)
 
 
 SECTIONS = {

@@ -10,8 +10,7 @@ from counterpoise import cli
 from counterpoise.benchmark import own
 from counterpoise.benchmark.store import Store
 from counterpoise.recipes.methods import METHODS
-
-EXAMPLE = Path(__file__).parents[1] / "examples" / "brier.py"
+from example_scripts import EXAMPLES
 
 
 def run(monkeypatch, capsys, *arguments):
@@ -28,7 +27,7 @@ def own_method(tmp_path, monkeypatch):
     monkeypatch.setattr(own, "_LOADED", {})
     monkeypatch.setattr(own, "METHODS", METHODS)
     path = tmp_path / "brier.py"
-    shutil.copy(EXAMPLE, path)
+    shutil.copy(EXAMPLES / "brier.py", path)
     yield path
     METHODS.pop("brier", None)
 

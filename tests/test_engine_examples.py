@@ -1,27 +1,17 @@
 """The example of each training engine runs, learns, and does what its text says; two of them on two processes."""
 
-import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from counterpoise import MutualTransport
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
-
-
-def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from example_scripts import EXAMPLES, example
 
 
 def on_two_processes(script: Path, *arguments: str) -> str:

@@ -1,7 +1,6 @@
 """A temperature in exported files: their probabilities are those of the calibrator, in every runtime."""
 
 import json
-import runpy
 from pathlib import Path
 
 import onnxruntime
@@ -17,6 +16,7 @@ from counterpoise.export import FORMATS, export_model, export_pt2, export_safete
 from counterpoise.export.primary import check_same_outputs
 from counterpoise.export.temperature import Deployed
 from counterpoise.models import Backbone, build_model
+from example_scripts import example
 
 METADATA = {"note": "x"}
 SHAPE = (1, 8, 8)
@@ -147,7 +147,6 @@ def test_a_file_that_gives_other_probabilities_is_refused():
 
 
 def test_the_example_deploys_the_probabilities_of_the_library():
-    example = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "deploy.py"))
-    differences = example["main"]()
+    differences = example("deploy").main()
     assert differences.keys() == {"ONNX Runtime", "torch.export"}
     assert max(differences.values()) < 1e-5

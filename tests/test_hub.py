@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -26,6 +25,7 @@ from counterpoise.metrics import Scores
 from counterpoise.models import Backbone, build_model
 from counterpoise.models.backbone import RESNETS
 from counterpoise.training import train
+from example_scripts import example
 from tests.hub_server import fake_hub
 from tests.runs import small_data, small_recipe
 
@@ -313,5 +313,5 @@ def test_the_command_line_folds_a_temperature_in(run, tmp_path, capsys):
 
 
 def test_the_example_shares_and_loads(tmp_path):
-    assert runpy.run_path(str(Path(__file__).parent.parent / "examples" / "share.py"))["main"](tmp_path)
+    assert example("share").main(tmp_path)
     assert (tmp_path / "README.md").is_file()

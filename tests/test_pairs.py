@@ -1,8 +1,5 @@
 """Pairs of networks that learn from the same images, and the examples with tokens and pixels."""
 
-import runpy
-from pathlib import Path
-
 import pytest
 import timm
 import torch
@@ -18,8 +15,8 @@ from counterpoise.models import (
     normalisation_of,
     require_same_images,
 )
+from example_scripts import example
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 SMALL_VIT = {"patch_size": 8, "embed_dim": 12, "depth": 1}
@@ -125,24 +122,20 @@ def test_a_wrapped_model_is_accepted_and_keeps_its_weights():
         Renormalised(nn.Identity(), given=IMAGENET)
 
 
-def run(example, **sizes):
-    return runpy.run_path(str(EXAMPLES / f"{example}.py"))["main"](**sizes)
-
-
 def test_the_example_with_timm_says_why_and_learns(capsys):
-    scores = run("timm_pair", steps=40)
+    scores = example("timm_pair").main(steps=40)
     assert "refused: model 0 (test_resnet)" in capsys.readouterr().out
     assert scores["accuracy"].value > 0.3  # of ten classes
 
 
 def test_the_example_with_tokens_leaves_padding_out(capsys):
-    sentences = runpy.run_path(str(EXAMPLES / "token_classification.py"))["sentences"]
-    tokens, labels = sentences(500, seed=1)
-    for scores in run("token_classification", steps=30).values():
+    module = example("token_classification")
+    tokens, labels = module.sentences(500, seed=1)
+    for scores in module.main(steps=30).values():
         assert scores.samples == int((tokens != 0).sum()) == int((labels >= 0).sum())
         assert scores["accuracy"].value > 0.3  # of five tags
 
 
 def test_the_example_with_pixels_learns(capsys):
-    for estimates in run("segmentation", steps=30).values():
+    for estimates in example("segmentation").main(steps=30).values():
         assert estimates["accuracy"].value > 0.7  # background alone is 0.8 of an image

@@ -142,7 +142,7 @@ def test_checkpoints_hold_data_and_never_code(tmp_path):
 
     torch.save({"state_dict": Code()}, run.checkpoints / entry.file)
     manifest = json.loads((run.checkpoints / "manifest.json").read_text())
-    from counterpoise.predictions.digest import digest_of
+    from counterpoise._files import digest_of
 
     manifest["last"]["sha256"] = digest_of(run.checkpoints / entry.file)
     (run.checkpoints / "manifest.json").write_text(json.dumps(manifest))

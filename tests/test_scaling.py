@@ -15,14 +15,13 @@ from torch.utils._pytree import tree_leaves
 from benchmarks import scaling_model as model
 from benchmarks.scaling_counts import activation_bytes, network, peak_of
 from benchmarks.scaling_machine import Size, file_bytes, loss_run, predictions, stepper, together
-from benchmarks.scaling_tables import Assumptions, bytes_text, count_text, seconds_text
+from benchmarks.scaling_tables import CLASSES, Assumptions, bytes_text, count_text, seconds_text
 from counterpoise import Stream
 from counterpoise.data import Images, MemoryLoader
 from counterpoise.data.pieces import Piece
 from counterpoise.metrics import ClasswiseCalibration
 from counterpoise.models import Backbone, build_model
-from counterpoise.predictions import file as prediction_file
-from counterpoise.predictions import parquet
+from counterpoise.predictions.parquet import most_rows
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.training.data import named_data
 
@@ -126,8 +125,8 @@ def test_a_file_is_its_values_and_little_else(precision, width):
 
 
 def test_limits_of_files_are_those_of_the_reader():
-    assert prediction_file._BATCH_ELEMENTS == model.BATCH_VALUES
-    assert parquet.MOST_ROW_GROUPS == model.MOST_ROW_GROUPS
+    for classes in CLASSES:
+        assert most_rows(classes) == (1 << 16) * ((1 << 21) // classes)
 
 
 def test_images_in_memory():

@@ -1,10 +1,8 @@
 """The scikit-learn classifier: scikit-learn's own checks, the method against a loop by hand, and what ships."""
 
 import importlib
-import runpy
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +21,7 @@ import counterpoise
 from counterpoise.export import export_safetensors, load_safetensors
 from counterpoise.functional.transport import mutual_transport
 from counterpoise.integrations.sklearn import MutualTransportClassifier, multilayer_perceptron
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
+from example_scripts import example
 
 EXCEPTIONS = {
     "check_sample_weight_equivalence_on_dense_data": "mini-batches of repeated samples are other batches; where one "
@@ -224,7 +221,7 @@ def test_a_missing_extra_is_named(monkeypatch):
 
 def test_the_example_searches_tests_and_writes_the_weights(tmp_path, capsys):
     path = tmp_path / "primary.safetensors"
-    scores = runpy.run_path(str(EXAMPLES / "scikit_learn.py"))["main"](path, epochs=20)
+    scores = example("scikit_learn").main(path, epochs=20)
     assert scores["accuracy"].value > 0.5
     assert path.exists()
     assert "alpha 0.8: mean log-likelihood" in capsys.readouterr().out

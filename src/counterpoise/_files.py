@@ -1,5 +1,6 @@
 """Files that are either the old ones or the new ones, whatever happens while they are written; safetensors."""
 
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator
@@ -32,6 +33,12 @@ def write_text(path: str | Path, text: str) -> None:
     """Write a whole text file, atomically: UTF-8, line ends as they are in the text."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of the whole file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:

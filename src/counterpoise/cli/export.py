@@ -97,6 +97,8 @@ class Export:
     def _temperature(self) -> "Temperature":
         from counterpoise.calibrators import TemperatureScaling, load_calibrator
         from counterpoise.scoring import fit_temperature
+        from counterpoise.training.folder import RunFolder
+        from counterpoise.training.predict import prediction_file
 
         if self.temperature is None:
             return None
@@ -105,7 +107,7 @@ class Export:
                 raise ValueError(
                     "held-out predictions are of the whole ensemble: give a member's temperature by number"
                 )
-            return fit_temperature(self.folder / "predictions" / "validation.parquet")
+            return fit_temperature(prediction_file(RunFolder(self.folder), "validation"))
         try:
             return float(self.temperature)
         except ValueError:

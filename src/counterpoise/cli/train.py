@@ -124,9 +124,11 @@ def compare_runs(folders: list[Path], *, report: Path) -> None:
     from counterpoise.report.page import write_report
     from counterpoise.scoring import score_files
     from counterpoise.training.distributed import is_first_process
+    from counterpoise.training.folder import RunFolder
+    from counterpoise.training.predict import prediction_file
 
     if is_first_process():
-        evaluation = score_files([folder / "predictions" / "test.parquet" for folder in folders])
+        evaluation = score_files([prediction_file(RunFolder(folder), "test") for folder in folders])
         write_report(report, evaluation)
         print(terminal.as_text(evaluation, risk=DEFAULT_RISK))
         print(f"\nreport: {report}")

@@ -4,7 +4,6 @@ The folder holds `model.safetensors`, `config.json`, `README.md` and `reliabilit
 pickle. Loading it needs torch and safetensors; the Hub's client is imported only to write a card and to talk to it.
 """
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from counterpoise._extras import require
-from counterpoise._files import write_text
+from counterpoise._files import digest_of, write_text
 from counterpoise.export.config import ModelConfig
 from counterpoise.export.primary import describe, require_primary
 from counterpoise.export.snippet import loading_snippet
@@ -69,7 +68,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, config: ModelConfig
     config_file = CONFIG_BESIDE if of_transformers else CONFIG
     write_text(target / config_file, config.to_json())
     write_figure(card, config, target)
-    digests = {path.name: _sha256(path) for path in sorted(target.glob("*.safetensors"))}
+    digests = {path.name: digest_of(path) for path in sorted(target.glob("*.safetensors"))}
     snippet = loading_snippet(config, transformers_class=type(model).__name__ if of_transformers else None)
     text = card_text(card, config, config_file=config_file, snippet=snippet, digests=digests)
     write_text(target / README, matter + text)
@@ -173,8 +172,3 @@ def _hub(purpose: str) -> ModuleType:
 def _is_of_transformers(model: nn.Module) -> bool:
     """Told by what it can do, so that transformers need not be there."""
     return callable(getattr(model, "save_pretrained", None)) and hasattr(getattr(model, "config", None), "model_type")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -22,12 +22,6 @@ def digest_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
-def digest_of(path: Path) -> str:
-    """SHA-256 of the whole file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def write_digest(path: Path, digest: str) -> None:
     """Put the digest of `path` beside it."""
     name = os.fsencode(path.name)

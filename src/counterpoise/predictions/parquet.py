@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from counterpoise._files import replacing
-from counterpoise.predictions.digest import Source, digest_of, digest_path, verified, write_digest
+from counterpoise._files import digest_of, replacing
+from counterpoise.predictions.digest import Source, digest_path, verified, write_digest
 from counterpoise.predictions.file import PredictionFile, batch_rows, notices_of, refusing
 from counterpoise.predictions.footer import Footer, read_footer
 from counterpoise.predictions.layout import DESCRIPTIVE, Layout, find_layout, predictions_of
@@ -84,12 +84,13 @@ class PredictionWriter:
             raise ValueError(f"{self.path}: the table has {shape}, the first one had {self._shape}")
         if predictions.header != self._header:
             raise ValueError(f"{self.path}: the table has {predictions.header}, the first one had {self._header}")
-        step = self._row_group_rows()
-        if self._rows + len(predictions) > step * MOST_ROW_GROUPS:
+        most = most_rows(shape.width)
+        if self._rows + len(predictions) > most:
             raise ValueError(
-                f"{self.path}: a file holds at most {step * MOST_ROW_GROUPS:,} rows of {self._shape.width:,} values; "
+                f"{self.path}: a file holds at most {most:,} rows of {shape.width:,} values; "
                 "write several files, or stream the measures"
             )
+        step = _row_group_rows(shape.width)
         for start in range(0, len(predictions), step):
             self._pending.append(_record_batch(predictions.rows(start, start + step), shape))
             self._write_full_groups()
@@ -113,17 +114,23 @@ class PredictionWriter:
             digest_path(self.path).unlink(missing_ok=True)
         write_digest(self.path, digest)
 
-    def _row_group_rows(self) -> int:
-        return min(_ROW_GROUP_ROWS, batch_rows(self._shape.width))
-
     def _write_full_groups(self) -> None:
         """What does not fill a group waits, so that many small tables do not become many small groups."""
-        rows, pending = self._row_group_rows(), sum(batch.num_rows for batch in self._pending)
+        rows, pending = _row_group_rows(self._shape.width), sum(batch.num_rows for batch in self._pending)
         full = pending - pending % rows
         if full and self._sink is not None:
             table = _table(self._pending)
             self._sink.write_table(table.slice(0, full), row_group_size=rows)
             self._pending = table.slice(full).to_batches() if pending > full else []
+
+
+def most_rows(width: int) -> int:
+    """Rows that a file can hold, of `width` values each."""
+    return _row_group_rows(width) * MOST_ROW_GROUPS
+
+
+def _row_group_rows(width: int) -> int:
+    return min(_ROW_GROUP_ROWS, batch_rows(width))
 
 
 def write_predictions(path: str | Path, predictions: Predictions) -> None:

@@ -16,8 +16,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
-from counterpoise._files import replacing, write_text
-from counterpoise.predictions.digest import digest_of
+from counterpoise._files import digest_of, replacing, write_text
 from counterpoise.training.distributed import average_buffers
 from counterpoise.training.module import ObjectiveModule
 

@@ -138,7 +138,7 @@ def score_run(run: RunFolder, *, page: bool) -> Evaluation:
     """Score the test predictions with the foreign ones beside them; write the scores and, if wanted, the page."""
     from counterpoise.scoring import score_files
 
-    evaluation = score_files([run.predictions / "test.parquet"], ood=foreign_files(run))
+    evaluation = score_files([prediction_file(run, "test")], ood=foreign_files(run))
     write_text(run.scores, evaluation.to_json())
     if page:
         from counterpoise.report.page import write_report

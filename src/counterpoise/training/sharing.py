@@ -1,7 +1,7 @@
 """What a run says about its model to those it is shared with."""
 
-import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from counterpoise.export.card import Card
@@ -9,7 +9,7 @@ from counterpoise.export.config import ModelConfig
 from counterpoise.scoring import score_files
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.networks import Trained
-from counterpoise.training.predict import foreign_files
+from counterpoise.training.predict import foreign_files, prediction_file
 
 
 def config_of(trained: Trained, *, temperature: float) -> ModelConfig:
@@ -34,16 +34,17 @@ def measured_card(
 ) -> Card:
     """The card of a run, with the scores of its test predictions, where it has them, without and at a temperature."""
     run = RunFolder(Path(folder))
-    test, foreign = run.predictions / "test.parquet", foreign_files(run)
-    measured = test.exists()
-    recipe = json.loads(run.config.read_text(encoding="utf-8"))
+    recipe, test, foreign = run.recipe(), prediction_file(run, "test"), foreign_files(run)
+    before = after = None
+    if test.exists():
+        (before,) = score_files([test], ood=foreign).models
+        if temperature != 1:
+            (after,) = score_files([test], ood=foreign, temperature=temperature).models
     return Card(
         name=name,
         license=license,
-        before=score_files([test], ood=foreign).models[0] if measured else None,
-        after=score_files([test], ood=foreign, temperature=temperature).models[0]
-        if measured and temperature != 1
-        else None,
-        recipe=recipe | {"hyper": run.recipe().choice},
+        before=before,
+        after=after,
+        recipe=asdict(recipe) | {"hyper": recipe.choice},
         notes=tuple(notes),
     )

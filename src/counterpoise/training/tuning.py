@@ -15,7 +15,7 @@ from counterpoise.training.distributed import is_first_process
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.module import MEASURES
 from counterpoise.training.networks import ModelFactory
-from counterpoise.training.predict import validation_measures
+from counterpoise.training.predict import prediction_file, validation_measures
 from counterpoise.training.progress import say
 from counterpoise.training.run import resume, train
 from counterpoise.training.study import Claim, Search, SharedStudy, Values
@@ -98,8 +98,7 @@ def _attempt(study: SharedStudy, claim: Claim, recipe: Recipe, *, data: RunData,
 
 def _measures(recipe: Recipe, run: RunFolder, *, data: RunData, models: ModelFactory | None) -> dict[str, float]:
     """Train, or train on, and measure what the trained model says about the held-out images."""
-    predicted = run.predictions / "validation.parquet"
-    if run.config.exists() and not predicted.exists():
+    if run.config.exists() and not prediction_file(run, "validation").exists():
         resume(run.path, data=data, models=models)
     elif not run.config.exists():
         train(recipe, run.path, data=data, models=models)
