@@ -74,9 +74,9 @@ def follow(page: Path) -> dict[str, float]:
         if block.reason:
             continue
         started = time.perf_counter()
-        # Line numbers in a traceback are those of the page.
-        padded = "\n" * (block.line - 1) + block.code
         if block.language == "python":
+            # Line numbers in a traceback are those of the page.
+            padded = "\n" * (block.line - 1) + block.code
             exec(compile(padded, str(page), "exec"), names)  # noqa: S102
         else:
             run_commands(block.code, where=f"{page.name}, line {block.line}")
