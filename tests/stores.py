@@ -85,10 +85,11 @@ def _outcome(recipe: Recipe, rng: np.random.Generator, *, shift: float) -> Outco
         Key.ACCURACY: estimate(0.6 + gain + noise()),
         Key.ECE: estimate(0.3 - gain + shift + noise(), floor=float(rng.uniform(0.01, 0.02))),
         Key.CLASSWISE_ECE: estimate((0.3 - gain + shift + noise()) / 10),
+        Key.NLL: estimate(1.0 - gain + shift + noise()),
     }
     severities = (0, *recipe.evaluation.severities) if recipe.evaluation.corruptions else ()
     groups = [
-        GroupScores(None, name, level, 60, {Key.ECE: estimate(0.2 + 0.05 * level + noise())})
+        GroupScores(None, name, level, 60, {Key.ECE: estimate(0.2 + 0.05 * level + noise(), floor=0.03)})
         for level in severities
         for name in (corruption_names(recipe.evaluation.corruptions) if level else [None])
     ]

@@ -9,6 +9,7 @@ import pytest
 from counterpoise import cli
 from counterpoise.benchmark import own
 from counterpoise.benchmark.store import Store
+from counterpoise.benchmark.studies import STUDIES
 from counterpoise.recipes.methods import METHODS
 from example_scripts import EXAMPLES
 
@@ -124,4 +125,4 @@ def test_a_plan_before_anything_runs(monkeypatch, capsys):
 def test_the_studies_are_listed(monkeypatch, capsys):
     code, out, _ = run(monkeypatch, capsys, "studies")
     assert code == 0
-    assert len(out.splitlines()) == 13
+    assert len(out.splitlines()) == len(STUDIES)

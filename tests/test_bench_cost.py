@@ -210,7 +210,7 @@ def test_the_text_of_a_plan() -> None:
     text = plan_text(plan(requests, calibration=assumed(3e13)))
     assert max(map(len, text.splitlines())) <= 100
     assert "assumed, not measured: 3e+13" in text
-    assert [line.split()[0] for line in text.splitlines()[3:16]] == list(STUDIES)
+    assert [line.split()[0] for line in text.splitlines()[3 : 3 + len(STUDIES)]] == list(STUDIES)
     measured = replace(assumed(3e13), device="cuda")
     assert "GPU hours" in plan_text(plan(requests[:1], calibration=measured))
 

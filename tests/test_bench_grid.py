@@ -35,11 +35,11 @@ def a_request(*, rule="nll", seeds=(0, 1), swept=False):
         Setting("second", "Second", replace(Recipe(), epochs=7), tuned_in="first"),
     )
     lines = tuple(
-        Line(setting.name, method, method.upper(), candidates, swept=swept)
+        Line(setting.name, method, method.upper(), tuple(seeds), candidates, swept=swept)
         for setting in settings
         for method, candidates in (("ce", ({},)), ("mte1", CANDIDATES))
     )
-    return Request("a study", "smoke", tuple(seeds), rule, settings, lines)
+    return Request("a study", "smoke", rule, settings, lines)
 
 
 def quick(store, task, *, root, page):
@@ -175,9 +175,11 @@ def test_more_seeds_run_only_what_is_new(tmp_path):
 def test_requests_name_what_is_wrong_with_them():
     request = request_of("dml", "smoke", seeds=[2, 0], only=("mte1", "ce"))
     assert [line.method for line in request.lines] == ["ce", "mte1"]
-    assert request.seeds == (2, 0)
+    assert [line.seeds for line in request.lines] == [(2, 0), (2, 0)]
     with pytest.raises(ValueError, match="dml compares ce, dml, mte1, mte2; --only names none of them"):
         request_of("dml", "smoke", seeds=[0], only=("de3",))
+    with pytest.raises(ValueError, match="dml has the settings cifar10-resnet34; --settings names none of them"):
+        request_of("dml", "smoke", seeds=[0], places=["pacs-photo"])
     for seeds in ([], [1, 1]):
         with pytest.raises(ValueError, match="seeds must be distinct, and at least one"):
             request_of("dml", "smoke", seeds=seeds)
@@ -356,8 +358,8 @@ def test_shards_lose_nothing_where_two_settings_are_the_same(tmp_path, count):
         Setting("twin", "Twin", Recipe()),
         Setting("third", "Third", replace(Recipe(), epochs=7), tuned_in="twin"),
     )
-    lines = tuple(Line(setting.name, "mte1", "MTE-1", CANDIDATES) for setting in settings)
-    requests = [Request("a study", "smoke", (0, 1), "nll", settings, lines)]
+    lines = tuple(Line(setting.name, "mte1", "MTE-1", (0, 1), CANDIDATES) for setting in settings)
+    requests = [Request("a study", "smoke", "nll", settings, lines)]
     for index in range(count):
         store, _ = run_quickly(tmp_path / "store", requests, shard=Shard(index, count))
     assert remaining(store, requests).is_empty

@@ -20,7 +20,7 @@ from counterpoise.benchmark.manifest import MOST_FAILURES
 from counterpoise.benchmark.record import CellRecord
 from counterpoise.benchmark.report import as_latex_text, as_markdown_text, write_report
 from counterpoise.benchmark.store import Store
-from counterpoise.benchmark.studies import STUDIES
+from counterpoise.benchmark.studies import STUDIES, request_of
 from counterpoise.metrics import Key
 from counterpoise.models import Backbone
 from counterpoise.recipes.config import Recipe
@@ -84,7 +84,7 @@ def test_best_and_second_are_marked_where_they_are_clear(studies):
 def test_foreign_sets_and_severities_are_those_of_their_column(studies):
     near, far = studies["ood"].groups[:2]
     setting = near.rows[0].setting
-    for group, name in ((near, setting.near), (far, setting.far)):
+    for group, name in ((near, setting.near), (far, setting.far[0])):
         column = group.columns[2]
         expected = [run.plain.ood[name][Key.AUROC].value for run in group.rows[0].records]
         assert group.rows[0].values(column, scaled=False) == expected
@@ -95,6 +95,54 @@ def test_foreign_sets_and_severities_are_those_of_their_column(studies):
     corrupted = [each.estimates[Key.ECE].value for each in run.plain.groups if each.severity == 5]
     assert group.rows[0].values(worst, scaled=False)[0] == pytest.approx(np.mean(corrupted))
     assert (clean.title, worst.title) == ("ECE, %, clean", "ECE, %, severity 5")
+    (floors,) = tables.floor_tables(studies["corruptions"])
+    assert {entry.text for row in floors.rows for entry in row[1:]} == {"3.00"}
+    assert not tables.floor_tables(studies["ood"])
+
+
+def test_every_far_set_has_a_table_and_the_first_the_published_numbers(tmp_path):
+    request = request_of("ood", "reduced", seeds=[0], only=["ce"])
+    (study,) = gather(stores.filled(tmp_path / "store", [request]))
+    assert [group.foreign for group in study.groups] == [
+        "cifar100_partial (near)",
+        "svhn_partial (far)",
+        "dtd_32 (far)",
+    ]
+    heads = [table.columns for table in tables.result_tables(study, nowhere)]
+    assert ["published" in columns for columns in heads] == [True, True, False]
+
+
+def test_rows_of_unequal_seeds_are_compared_over_those_that_they_share(tmp_path):
+    wanted = [
+        request_of("dml", "smoke", seeds=range(5), only=["mte1", "mte2"]),
+        request_of("dml", "smoke", seeds=range(3), only=["dml", "ce"]),
+    ]
+    store = Store(tmp_path / "store")
+    for request in wanted:
+        stores.filled(store.path, [request])
+    (study,) = gather(store)
+    (table,) = tables.result_tables(study, nowhere)
+    assert [row[-1].text for row in table.rows[1:5]] == ["3 of 3", "3 of 3", "5 of 5", "5 of 5"]
+    assert [row[0].text for row in table.rows[1:5]] == ["Cross-entropy", "DML", "MTE-1", "MTE-2"]
+    assert [row[1].best for row in table.rows[1:5]] == [False, False, False, True]
+    assert "over seeds 0, 1, 2, 3, 4, as many of them as the last column says" in tables.caption(study)
+
+
+def test_variants_of_a_setting_stand_in_one_table(studies):
+    rates = studies["auxiliary-rate"].groups
+    assert [row.label for group in rates for row in group.rows] == [
+        f"MTE-1, auxiliary lr {rate}" for rate in ("0.01", "0.02", "0.05", "0.1")
+    ]
+    shortest, _ = studies["short-schedules"].groups
+    assert [row.label for row in shortest.rows] == [
+        "Cross-entropy",
+        "MTE-1",
+        "MTE-1, auxiliary lr 0.05",
+        "MTE-1, alpha grows over the first third",
+    ]
+    hypers = [run.cell.recipe.hyper.get("alpha_warmup") for row in shortest.rows for run in row.runs]
+    assert hypers == [None] * 9 + [pytest.approx(1 / 3)] * 3
+    assert len({row.hyper["alpha"] for row in shortest.rows[1:]}) == 1
 
 
 def test_costs_are_counted_in_those_of_cross_entropy():
@@ -234,11 +282,14 @@ def test_a_store_without_a_finished_run_has_a_report(tmp_path):
     assert len(write_report(store)) == 1
 
 
-def test_one_seed_has_neither_interval_nor_mark(tmp_path):
+def test_one_seed_has_the_interval_over_samples_and_no_mark(tmp_path):
     store = stores.filled(tmp_path / "store", stores.requests(["scatter"], seeds=(4,)))
     (study,) = gather(store)
     (table,) = tables.result_tables(study, nowhere)
-    assert all(re.fullmatch(r"\d+\.\d\d", row[1].text) for row in table.rows if len(row) > 1)
+    for row, found in zip([row for row in table.rows if len(row) > 1], 2 * study.groups[0].rows, strict=True):
+        value, low, high = map(float, re.fullmatch(r"([\d.]+) \(([\d.]+) to ([\d.]+)\)", row[1].text).groups())
+        assert (value - low, high - value) == pytest.approx((1, 1), abs=0.011), found.label
+    assert "Seed 4 alone, so with the 95% interval over test images." in tables.caption(study)
     assert not any(entry.best or entry.second for row in table.rows for entry in row)
     assert write_report(store)
 

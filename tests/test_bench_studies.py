@@ -20,6 +20,7 @@ ISSUE = [
     "cifar100", "cifar10", "tiny-imagenet", "deep-ensemble", "misclassification", "ood", "auxiliary-backbone", "pacs",
     "alpha", "corruptions", "dml", "scatter", "reliability",
 ]  # fmt: skip
+OWN = ["auxiliary-rate", "short-schedules"]
 GRID = {
     "ce": 1, "ls": 2, "er": 3, "dca": 4, "mmce": 4, "fl": 3, "flsd53": 1, "fl-mdca": 3, "fl-dtdp": 6, "de3": 1,
     "dml": 5, "mte1": 5, "mte2": 5,
@@ -47,7 +48,7 @@ def own_method(tmp_path, monkeypatch):
 
 
 def test_every_table_and_figure_is_a_study():
-    assert list(STUDIES) == ISSUE
+    assert list(STUDIES) == ISSUE + OWN
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -59,7 +60,7 @@ def test_every_setting_can_be_trained(scale):
             require_possible(task.cell.recipe)
         for setting in request.settings:
             assert not setting.tuned_in or request.setting(setting.tuned_in).tuned_in == ""
-            assert {setting.near, setting.far} - {""} <= set(setting.recipe.evaluation.ood)
+            assert {setting.near, *setting.far} - {""} <= set(setting.recipe.evaluation.ood)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -98,8 +99,11 @@ def test_a_request_grows_by_methods_and_seeds():
     first = request_of("scatter", "smoke", seeds=[0], only=["ce"])
     second = request_of("scatter", "smoke", seeds=[1], only=["mte1"])
     both = merged(first, second)
-    assert both.seeds == (0, 1)
-    assert [line.method for line in both.lines] == ["ce", "mte1"]
+    assert both.seeds == [0, 1]
+    assert [(line.method, line.seeds) for line in both.lines] == [("ce", (0,)), ("mte1", (1,))]
+    assert merged(second, first).lines == both.lines  # in the order of the methods, whichever was asked for first
+    more = merged(both, request_of("scatter", "smoke", seeds=[2], only=["ce"]))
+    assert [line.seeds for line in more.lines] == [(0, 2), (1,)]
     assert merged(first, replace(second, rule="ece")) == replace(second, rule="ece")
 
 

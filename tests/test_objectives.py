@@ -119,6 +119,20 @@ def test_alpha_follows_its_schedule():
         linear_warmup(0.8, fraction=0.0)
 
 
+@pytest.mark.parametrize("name", ["mte1", "mte2"])
+def test_a_recipe_may_let_alpha_grow(name):
+    method = METHODS[name]
+    choice = method.choice({"alpha": 0.6, "alpha_warmup": 0.25})
+    growing = method.build([net() for _ in range(method.models)], **choice)
+    constant = method.build([net() for _ in range(method.models)], **method.choice({"alpha": 0.6}))
+    found = []
+    for progress in (0.0, 0.125, 0.25, 1.0):
+        growing.set_progress(progress)
+        constant.set_progress(progress)
+        found.append((growing.alpha.item(), constant.alpha.item()))
+    assert found == [(0.0, 0.6), (0.3, 0.6), (0.6, 0.6), (0.6, 0.6)]
+
+
 def test_alpha_is_not_rounded_by_casting_the_model():
     objective = MutualTransport(net(), [net()], 0.8).to(torch.bfloat16)
     assert objective.alpha.item() == 0.8

@@ -100,7 +100,8 @@ def cell_of(request: Request, line: Line, *, setting: str, hyper: Hyper, seed: i
     """One run of a line; made once for a request, because its digest takes time."""
     key = (setting, line.method, line.source, tuple(hyper.items()), seed)
     if key not in request.made:
-        recipe = replace(request.setting(setting).recipe, method=line.method, hyper=hyper, seed=seed)
+        recipe = request.setting(setting).recipe
+        recipe = replace(recipe, method=line.method, hyper=recipe.hyper | hyper, seed=seed)
         request.made[key] = Cell(recipe, line.source)
     made: Cell = request.made[key]
     return made
@@ -137,9 +138,9 @@ def chosen(request: Request, line: Line, progress: Progress) -> Hyper | None:
 
 
 def candidate_cells(request: Request, line: Line) -> list[Cell]:
-    """A cell for each candidate, at the first seed, in the setting that hyper-parameters are chosen in."""
+    """A cell for each candidate, at the line's first seed, in the setting that hyper-parameters are chosen in."""
     setting = _tuning_setting(request, line)
-    return [cell_of(request, line, setting=setting, hyper=hyper, seed=request.seeds[0]) for hyper in line.candidates]
+    return [cell_of(request, line, setting=setting, hyper=hyper, seed=line.seeds[0]) for hyper in line.candidates]
 
 
 def tasks(requests: Sequence[Request], progress: Progress) -> list[Task]:
@@ -173,7 +174,7 @@ def undecided(requests: Sequence[Request], progress: Progress) -> int:
         for request in requests
         for line in request.lines
         if not line.swept and chosen(request, line, progress) is None and not _is_hopeless(request, line, progress)
-        for seed in request.seeds
+        for seed in line.seeds
     }
     return len(waiting)
 
@@ -206,4 +207,4 @@ def _tuning_setting(request: Request, line: Line) -> str:
 
 
 def _cells(request: Request, line: Line, hyper: Hyper) -> tuple[Cell, ...]:
-    return tuple(cell_of(request, line, setting=line.setting, hyper=hyper, seed=seed) for seed in request.seeds)
+    return tuple(cell_of(request, line, setting=line.setting, hyper=hyper, seed=seed) for seed in line.seeds)

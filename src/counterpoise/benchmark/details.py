@@ -73,7 +73,7 @@ def choice_table(gathered: Gathered, address: Address) -> Linked | None:
         rows.append((Entry(here[0].setting.title),))
         rows += [_trial(choice, trial, rule, address) for choice in here for trial in choice.trials]
     heads = ("", *(f"validation {measure_title(key)}" for key in _VALIDATED), "")
-    note = f"One run of each at seed {gathered.request.seeds[0]}; {measure_title(rule)} decides."
+    note = f"One run of each at the first seed; {measure_title(rule)} decides."
     return Linked("Candidates of the hyper-parameters", heads, tuple(rows), note)
 
 

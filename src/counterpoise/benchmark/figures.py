@@ -15,7 +15,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 from counterpoise._text import shown  # noqa: E402
-from counterpoise.benchmark.gathered import Column, Group, Row, Trial, severities  # noqa: E402
+from counterpoise.benchmark.gathered import Column, Group, Row, Trial, mean, severities  # noqa: E402
 from counterpoise.benchmark.labels import Point, label_points  # noqa: E402
 from counterpoise.benchmark.record import CellRecord  # noqa: E402
 from counterpoise.benchmark.summary import Summary, summarise  # noqa: E402
@@ -233,7 +233,9 @@ def averaged(row: Row) -> Scores:
     first = row.records[0]
     found = [severities(record.plain) for record in row.records]
     groups = [
-        GroupScores(None, name, level, first.samples, {Key.ECE: _exact(_mean([each[level][name] for each in found]))})
+        GroupScores(
+            None, name, level, first.samples, {Key.ECE: _exact(mean([each[level][name].value for each in found]))}
+        )
         for level, names in found[0].items()
         for name in names
     ]
@@ -266,10 +268,6 @@ def _scores(
 
 def _exact(value: float) -> Estimate:
     return Estimate(value, math.nan, math.nan)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _sums(columns: Sequence[Sequence[int]]) -> list[int]:

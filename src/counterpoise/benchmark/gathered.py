@@ -191,7 +191,7 @@ def gather(store: Store, *, studies: Sequence[str] = ()) -> list[Gathered]:
 
 def _gathered(store: Store, request: Request, progress: Progress, records: Records) -> Gathered:
     study = STUDIES[request.study]
-    rows = [_row(request, study, result, records) for result in results(request, progress)]
+    rows = [_row(request, result, records) for result in results(request, progress)]
     wanted = tasks([request], progress)
     gathered = Gathered(
         request=request,
@@ -205,38 +205,34 @@ def _gathered(store: Store, request: Request, progress: Progress, records: Recor
     return replace(gathered, failures=tuple(_failures(store, gathered, progress)))
 
 
-def _row(request: Request, study: Study, result: Result, records: Records) -> Row:
+def _row(request: Request, result: Result, records: Records) -> Row:
     setting, line = request.setting(result.line.setting), result.line
-    label = line.title
-    if study.layout == "auxiliaries":
-        label = f"{label}, {_parts(setting)[1]}"
-    if line.swept and result.hyper:
-        label = f"{label}, {hyper_text(result.hyper)}"
+    swept = hyper_text(result.hyper) if line.swept and result.hyper else ""
+    label = ", ".join(filter(None, (line.title, setting.variant, swept)))
     runs = tuple(Run(cell, records.of(cell)) for cell in result.cells)
     return Row(label, line, setting, result.hyper, runs)
-
-
-def _parts(setting: Setting) -> tuple[str, str]:
-    """The title of a setting without what varies in a study of auxiliaries, and that."""
-    shared, _, own = setting.title.rpartition(", ")
-    return shared, own
 
 
 def _groups(study: Study, rows: Sequence[Row]) -> Iterator[Group]:
     by_title: dict[str, list[Row]] = {}
     for row in rows:
-        title = _parts(row.setting)[0] if study.layout == "auxiliaries" else row.setting.title
-        by_title.setdefault(title, []).append(row)
+        by_title.setdefault(row.setting.title, []).append(row)
     for title, members in by_title.items():
         if study.layout != "ood":
             yield Group(title, tuple(members), tuple(_columns(study, members)))
             continue
         setting = members[0].setting
-        named: tuple[tuple[Foreign, str], ...] = (("near", setting.near), ("far", setting.far))
-        for foreign, name in named:
-            if name:
-                columns = tuple(Column(measure_title(key), key, _ood(name, key), foreign) for key in study.measures)
-                yield Group(title, tuple(members), columns, f"{name} ({foreign})")
+        for name, foreign, published in _foreign_sets(setting):
+            columns = tuple(Column(measure_title(key), key, _ood(name, key), published) for key in study.measures)
+            yield Group(title, tuple(members), columns, f"{name} ({foreign})")
+
+
+def _foreign_sets(setting: Setting) -> Iterator[tuple[str, Foreign, Foreign]]:
+    """Name of each, how far it is from the data, and which of the paper's it stands for: none but the first far one."""
+    if setting.near:
+        yield setting.near, "near", "near"
+    for index, name in enumerate(setting.far):
+        yield name, "far", "" if index else "far"
 
 
 def _columns(study: Study, rows: Sequence[Row]) -> Iterator[Column]:
@@ -263,22 +259,31 @@ def _ood(name: str, key: Key) -> Pick:
 
 
 def _severity(level: int) -> Pick:
-    """Mean ECE over the corruptions."""
+    """Mean ECE over the corruptions, with the mean of its noise floors."""
 
     def pick(outcome: Outcome) -> Estimate | None:
-        values = list(severities(outcome).get(level, {}).values())
-        return Estimate(math.fsum(values) / len(values), math.nan, math.nan) if values else None
+        found = list(severities(outcome).get(level, {}).values())
+        if not found:
+            return None
+        floors = [each.floor for each in found if each.floor is not None]
+        floor = mean(floors) if floors else None
+        return Estimate(mean([each.value for each in found]), math.nan, math.nan, floor)
 
     return pick
 
 
-def severities(outcome: Outcome) -> dict[int, dict[str, float]]:
+def severities(outcome: Outcome) -> dict[int, dict[str, Estimate]]:
     """ECE of each corruption at each severity, clean images at 0; empty where there are no corrupted images."""
-    found: dict[int, dict[str, float]] = {}
+    found: dict[int, dict[str, Estimate]] = {}
     for group in outcome.groups:
         if group.severity is not None:
-            found.setdefault(group.severity, {})[group.corruption or ""] = group.estimates[Key.ECE].value
+            found.setdefault(group.severity, {})[group.corruption or ""] = group.estimates[Key.ECE]
     return dict(sorted(found.items()))
+
+
+def mean(values: Sequence[float]) -> float:
+    """Of one or more."""
+    return math.fsum(values) / len(values)
 
 
 def severity_title(level: int) -> str:

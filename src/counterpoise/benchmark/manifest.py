@@ -4,7 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -109,13 +109,16 @@ class Manifest:
         self._read += len(whole)
 
     def append(self, event: Event) -> None:
-        """Write an event to the disk; the store's lock must be held.
+        """Write an event that happens now, in this process; the store's lock must be held."""
+        self.write(replace(event, time=datetime.now(UTC).isoformat(timespec="seconds"), worker=worker_name()))
+
+    def write(self, event: Event) -> None:
+        """Write an event as it is to the disk; the store's lock must be held.
 
         Half a line that a crash has left at the end is removed.
         """
         self.refresh()
-        stamped = asdict(event) | {"time": datetime.now(UTC).isoformat(timespec="seconds"), "worker": worker_name()}
-        known = {name: value for name, value in stamped.items() if value is not None}
+        known = {name: value for name, value in asdict(event).items() if value not in (None, "")}
         with self.path.open("r+b" if self.path.exists() else "x+b") as file:
             file.seek(self._read)
             file.truncate()

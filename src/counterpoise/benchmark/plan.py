@@ -108,7 +108,7 @@ def planned_cells(requests: Sequence[Request], progress: Progress) -> Iterator[P
                 continue
             if all(progress.has_failed(cell) for cell in candidate_cells(request, line)):
                 continue
-            for seed in request.seeds:
+            for seed in line.seeds:
                 cells = [
                     cell_of(request, line, setting=line.setting, hyper=hyper, seed=seed) for hyper in line.candidates
                 ]

@@ -1,6 +1,6 @@
 """`cell.json`: all that tables and figures need of a cell, small enough to be kept in a repository."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from counterpoise._documents import from_document, to_document
 from counterpoise.metrics import Estimate, Key, Scores
@@ -11,7 +11,10 @@ from counterpoise.scoring import fit_temperature, score_files
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.predict import foreign_files, prediction_file, validation_measures
 
-SCHEMA, SCHEMA_VERSION = "counterpoise.cell", 1
+SCHEMA, SCHEMA_VERSION = "counterpoise.cell", 2
+
+MEASURED_OF_GROUPS = (Key.ACCURACY, Key.NLL, Key.ECE)
+"""Of every corruption and severity these alone, because there are many."""
 
 Estimates = dict[Key, Estimate]
 
@@ -24,7 +27,7 @@ class Outcome:
         estimates: performance and calibration.
         misclassification: telling right from wrong.
         ood: telling in-distribution from foreign, for each foreign set.
-        groups: each corruption and severity, or domain.
+        groups: some measures of each corruption and severity, or domain.
         top_label: bins of the reliability diagram.
     """
 
@@ -102,6 +105,10 @@ def _outcome(scores: Scores) -> Outcome:
         estimates=scores.estimates,
         misclassification=scores.misclassification.estimates,
         ood={name: ranking.estimates for name, ranking in scores.ood.items()},
-        groups=scores.groups,
+        groups=[_shortened(group) for group in scores.groups],
         top_label=scores.top_label,
     )
+
+
+def _shortened(group: GroupScores) -> GroupScores:
+    return replace(group, estimates={key: group.estimates[key] for key in MEASURED_OF_GROUPS if key in group.estimates})

@@ -36,19 +36,23 @@ class Setting:
         name: unique within a scale.
         title: as tables show it.
         recipe: of everything but the method, its hyper-parameters and the seed.
-        near: foreign set that is like the data.
-        far: foreign set that is not.
+        near: foreign set that is like the data; empty for none.
+        far: foreign sets that are not; the paper's numbers are of the first.
         published: where the paper's numbers are.
         tuned_in: the setting that hyper-parameters are chosen in; empty for this one.
+        variant: what is other than in the setting that has the title alone; empty for that one.
+        methods: that are run here, of those that are compared; empty for all.
     """
 
     name: str
     title: str
     recipe: Recipe
     near: str = ""
-    far: str = ""
+    far: tuple[str, ...] = ()
     published: Published = Published()
     tuned_in: str = ""
+    variant: str = ""
+    methods: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Line:
         setting: name of it.
         method: name of it.
         title: of the method, as tables show it.
+        seeds: of its runs; hyper-parameters are chosen at the first.
         candidates: hyper-parameters to choose from; of one, there is nothing to choose.
         swept: every candidate is a result of its own, and none is chosen.
         source: SHA-256 of the file that the method comes from; empty for the methods of the package.
@@ -67,6 +72,7 @@ class Line:
     setting: str
     method: str
     title: str
+    seeds: tuple[int, ...]
     candidates: tuple[Hyper, ...]
     swept: bool = False
     source: str = ""
@@ -79,7 +85,6 @@ class Request:
     Attributes:
         study: name of it.
         scale: name of it.
-        seeds: of the runs of every method; hyper-parameters are chosen at the first.
         rule: validation measure that chooses hyper-parameters.
         settings: that are compared in, and those that hyper-parameters are chosen in.
         lines: that are compared.
@@ -87,7 +92,6 @@ class Request:
 
     study: str
     scale: str
-    seeds: tuple[int, ...]
     rule: Measure
     settings: tuple[Setting, ...]
     lines: tuple[Line, ...]
@@ -102,6 +106,11 @@ class Request:
         return next(setting for setting in self.settings if setting.name == name)
 
     @property
+    def seeds(self) -> list[int]:
+        """Of all lines, in order."""
+        return sorted({seed for line in self.lines for seed in line.seeds})
+
+    @property
     def shown(self) -> list[Setting]:
         """The settings that have lines, in order."""
         names = dict.fromkeys(line.setting for line in self.lines)
@@ -114,9 +123,14 @@ def merged(before: Request, now: Request) -> Request:
     if before.rule != now.rule or any(shared.get(each.name, each) != each for each in now.settings):
         return now
     settings = tuple((shared | {setting.name: setting for setting in now.settings}).values())
-    lines = {(line.setting, line.method): line for line in (*before.lines, *now.lines)}
-    seeds = tuple(sorted({*before.seeds, *now.seeds}))
-    return replace(now, seeds=seeds, settings=settings, lines=tuple(lines.values()))
+    lines = {(line.setting, line.method): line for line in before.lines}
+    for line in now.lines:
+        known = lines.get((line.setting, line.method), line)
+        lines[line.setting, line.method] = replace(line, seeds=tuple(sorted({*known.seeds, *line.seeds})))
+    places = {setting.name: index for index, setting in enumerate(settings)}
+    methods = list(dict.fromkeys([*METHODS, *(line.method for line in lines.values())]))
+    order = sorted(lines.values(), key=lambda line: (places[line.setting], methods.index(line.method)))
+    return replace(now, settings=settings, lines=tuple(order))
 
 
 def candidates_of(method: str, *, most: int | None) -> tuple[Hyper, ...]:

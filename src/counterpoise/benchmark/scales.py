@@ -27,6 +27,18 @@ PRIMARIES = ("resnet34", "resnet50")
 AUXILIARIES = ("cnn", "resnet18", "resnet34", "resnet50")
 """The paper's auxiliaries, in the same way."""
 
+AUXILIARY_RATES = (0.01, 0.02, 0.05, 0.1)
+"""Learning rates of the auxiliary that are compared; the first is the paper's."""
+
+FASTER_RATE = 0.05
+"""Of these, the one that is tried in short schedules."""
+
+WARMUP = 1 / 3
+"""Share of a short training over which alpha grows."""
+
+EPOCHS, MILESTONES = 350, (150, 200, 250, 300)
+"""The paper's schedule, which shorter ones are drawn together from."""
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -39,6 +51,8 @@ class Scale:
         detection: for misclassification and OOD detection.
         figure: for figures of one setting.
         auxiliaries: the settings of `tables` with other auxiliaries.
+        rates: the setting of figures, with other learning rates of the auxiliary.
+        short: schedules of few steps, with what may help an auxiliary that lags behind.
         domains: one for each domain of PACS that is left out.
         values: most values of each hyper-parameter that are tried; None for all.
         page: whether every cell gets a report of its own.
@@ -50,6 +64,8 @@ class Scale:
     detection: tuple[Setting, ...]
     figure: Setting
     auxiliaries: tuple[Setting, ...]
+    rates: tuple[Setting, ...]
+    short: tuple[Setting, ...]
     domains: tuple[Setting, ...]
     values: int | None = None
     page: bool = True
@@ -86,7 +102,8 @@ def paper() -> Scale:
             evaluation = EvaluationOptions(ood=sets, corruptions=corruptions)
             recipes.append(replace(RECIPES[f"{role}-{primary}"].recipe(), engine=engine, evaluation=evaluation))
         tables[role] = _table(role, TITLES[role], recipes)
-    backbones = [Backbone(name) for name in ("cnn", "resnet18", "resnet34", "resnet50")]
+    backbones = [Backbone(name) for name in AUXILIARIES]
+    few_steps = replace(tables["cifar10"][0].recipe, evaluation=EvaluationOptions())
     return Scale(
         name="paper",
         note="as published: 350 epochs, networks of full width, all images",
@@ -94,6 +111,8 @@ def paper() -> Scale:
         detection=(tables["cifar10"][0], tables["cifar100"][0]),
         figure=tables["cifar100"][0],
         auxiliaries=_auxiliaries([*tables["cifar10"], *tables["cifar100"]], backbones),
+        rates=_rates(tables["cifar100"][0]),
+        short=_short([(few_steps, 35), (few_steps, 100)], title=TITLES["cifar10"], tuned_in="cifar10-resnet34"),
         domains=_domains(replace(RECIPES["pacs-resnet34"].recipe(), engine=engine)),
     )
 
@@ -107,7 +126,7 @@ def reduced() -> Scale:
         auxiliary=small,
         epochs=50,
         data=DataOptions(limit=10_000, held_out=5000, padding=0),
-        optimizer=OptimizerOptions(milestones=(21, 29, 36, 43)),
+        optimizer=_shortened(50),
         engine=engine,
     )
     augmented = replace(
@@ -115,7 +134,7 @@ def reduced() -> Scale:
         primary=replace(small, name="resnet10"),
         epochs=150,
         data=replace(overfits.data, padding=4),
-        optimizer=OptimizerOptions(milestones=(64, 86, 107, 129)),
+        optimizer=_shortened(150),
     )
     degraded = EvaluationOptions(corruptions=("standard",), corrupted_images=2000)
     near_and_far = {"cifar10": ("cifar100_partial", "svhn_partial", "dtd_32"), "cifar100": ("cifar10", "svhn_partial")}
@@ -127,10 +146,11 @@ def reduced() -> Scale:
         ]
         named = [replace(recipe, data=replace(recipe.data, name=role)) for recipe in pair]
         tables[role] = _table(role, f"{TITLES[role]} (5,000 images)", named, tuned_together=True)
-    tiny = replace(augmented, primary=small, epochs=15, optimizer=OptimizerOptions(milestones=(6, 9, 11, 13)))
+    tiny = replace(augmented, primary=small, epochs=15, optimizer=_shortened(15))
     tiny = replace(tiny, data=DataOptions(name="tiny-imagenet", size=32))
     tables["tiny-imagenet"] = _table("tiny-imagenet", "Tiny-ImageNet (32 px)", [tiny])
     pacs = DataOptions(name="pacs_64", size=32, held_out=0.1)
+    few_steps = replace(overfits, data=DataOptions(limit=15_000, held_out=5000))
     widths = [Backbone("cnn", 16), *(replace(small, name=f"resnet{depth}") for depth in (10, 18, 34))]
     return Scale(
         name="reduced",
@@ -139,7 +159,11 @@ def reduced() -> Scale:
         detection=tables["cifar10"][:1],
         figure=tables["cifar10"][0],
         auxiliaries=_auxiliaries(tables["cifar10"][:1], widths),
-        domains=_domains(replace(tiny, batch=20, epochs=30, data=pacs, optimizer=_THIRTY_EPOCHS)),
+        rates=_rates(tables["cifar10"][0]),
+        short=_short(
+            [(few_steps, 35), (few_steps, 100)], title="CIFAR-10 (10,000 images)", tuned_in="cifar10-resnet34"
+        ),
+        domains=_domains(replace(tiny, batch=20, epochs=30, data=pacs, optimizer=_shortened(30))),
     )
 
 
@@ -187,6 +211,8 @@ def smoke() -> Scale:
         detection=(tables["cifar10"][0], tables["cifar100"][0]),
         figure=tables["cifar10"][0],
         auxiliaries=_auxiliaries([*tables["cifar10"], *tables["cifar100"]], widths),
+        rates=_rates(tables["cifar10"][0]),
+        short=_short([(base, 2), (base, 3)], title="CIFAR-10 (140 images)", tuned_in="cifar10-resnet34"),
         domains=_domains(pacs),
         values=2,
         page=False,
@@ -195,21 +221,28 @@ def smoke() -> Scale:
 
 SCALES = {"paper": paper, "reduced": reduced, "smoke": smoke}
 
-_THIRTY_EPOCHS = OptimizerOptions(milestones=(13, 17, 21, 26))
+
+def _shortened(epochs: int) -> OptimizerOptions:
+    """The paper's schedule drawn together to fewer epochs; milestones that fall on one epoch count once.
+
+    >>> _shortened(35).milestones
+    (15, 20, 25, 30)
+    """
+    return OptimizerOptions(milestones=tuple(sorted({round(each * epochs / EPOCHS) for each in MILESTONES})))
 
 
 def _table(role: str, title: str, recipes: Sequence[Recipe], *, tuned_together: bool = False) -> tuple[Setting, ...]:
     """The settings of a data set's table, one for each primary; perhaps all at what is chosen for the first."""
     settings: list[Setting] = []
     for primary, recipe in zip(PRIMARIES, recipes, strict=False):
-        near, far = (*recipe.evaluation.ood, "", "")[:2]
+        near, *far = recipe.evaluation.ood or ("",)
         settings.append(
             Setting(
                 name=f"{role}-{primary}",
                 title=f"{title}, {_network(recipe.primary)}",
                 recipe=recipe,
                 near=near,
-                far=far,
+                far=tuple(far),
                 published=Published(TITLES[role], primary),
                 tuned_in=settings[0].name if settings and tuned_together else "",
             )
@@ -223,14 +256,61 @@ def _auxiliaries(settings: Sequence[Setting], backbones: Sequence[Backbone]) -> 
         replace(
             setting,
             name=f"{setting.name}-{published}",
-            title=f"{setting.title}, auxiliary {_network(backbone)}",
             recipe=replace(setting.recipe, auxiliary=backbone),
             published=replace(setting.published, auxiliary=published),
             tuned_in=setting.tuned_in or setting.name,
+            variant=f"auxiliary {_network(backbone)}",
         )
         for setting in settings
         for published, backbone in zip(AUXILIARIES, backbones, strict=True)
     )
+
+
+def _rates(setting: Setting) -> tuple[Setting, ...]:
+    """A setting with each learning rate of the auxiliary, at what was chosen with the usual one."""
+    return tuple(
+        replace(
+            setting,
+            name=f"{setting.name}-rate-{rate:g}",
+            recipe=_with_rate(setting.recipe, rate),
+            tuned_in=setting.name,
+            variant=f"auxiliary lr {rate:g}",
+        )
+        for rate in AUXILIARY_RATES
+    )
+
+
+def _short(trainings: Sequence[tuple[Recipe, int]], *, title: str, tuned_in: str) -> tuple[Setting, ...]:
+    """Trainings of few epochs: as published, with a faster auxiliary, and with a slow start of alpha."""
+    settings = []
+    for recipe, epochs in trainings:
+        published = Setting(
+            name=f"short-{epochs}",
+            title=f"{title}, {_network(recipe.primary)}, {epochs} epochs",
+            recipe=_with_rate(replace(recipe, epochs=epochs, optimizer=_shortened(epochs)), AUXILIARY_RATES[0]),
+            tuned_in=tuned_in,
+        )
+        only = replace(published, methods=("mte1",))
+        settings += [
+            published,
+            replace(
+                only,
+                name=f"{published.name}-faster",
+                recipe=_with_rate(published.recipe, FASTER_RATE),
+                variant=f"auxiliary lr {FASTER_RATE:g}",
+            ),
+            replace(
+                only,
+                name=f"{published.name}-warmup",
+                recipe=replace(published.recipe, hyper={"alpha_warmup": WARMUP}),
+                variant="alpha grows over the first third",
+            ),
+        ]
+    return tuple(settings)
+
+
+def _with_rate(recipe: Recipe, rate: float) -> Recipe:
+    return replace(recipe, optimizer=replace(recipe.optimizer, auxiliary_lr=rate))
 
 
 def _domains(recipe: Recipe) -> tuple[Setting, ...]:

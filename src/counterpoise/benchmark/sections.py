@@ -10,7 +10,7 @@ from counterpoise.benchmark.gathered import Gathered, gather
 from counterpoise.benchmark.scales import SCALES
 from counterpoise.benchmark.store import Store
 from counterpoise.benchmark.studies import Layout
-from counterpoise.benchmark.tables import Address, Linked, caption, plain_table, result_tables
+from counterpoise.benchmark.tables import Address, Linked, caption, floor_tables, plain_table, result_tables
 from counterpoise.training.folder import read_environment
 
 READING: Mapping[Layout, str] = {
@@ -23,7 +23,7 @@ READING: Mapping[Layout, str] = {
         "Confidence should be high for images of the data set, and low for foreign ones; near: foreign images that are "
         "like the data, far: images that are not."
     ),
-    "auxiliaries": "The primary stays the same; the auxiliary that it trains with, and that never ships, varies.",
+    "variants": "Rows differ in what their names say, and in nothing else; the primary that ships is the same.",
     "domains": "Trained on three domains of PACS, tested on the fourth.",
     "sweep": (
         "Every value of alpha with all seeds; lines are means, bars one standard deviation. A ring marks the value "
@@ -125,7 +125,7 @@ def section_of(gathered: Gathered, address: Address) -> Section:
         text=READING[gathered.study.layout],
         caption=caption(gathered),
         notices=(_failures(gathered),) if gathered.failures else (),
-        tables=(*result_tables(gathered, address), setup_table(gathered)),
+        tables=(*result_tables(gathered, address), *floor_tables(gathered), setup_table(gathered)),
         details=(*details, ("Every run", tuple(run_tables(gathered, address)))),
         drawings=tuple(drawings(gathered)),
     )

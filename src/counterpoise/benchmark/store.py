@@ -26,7 +26,7 @@ from counterpoise.benchmark.requests import Request, merged
 from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.folder import RunFolder
 
-SCHEMA, SCHEMA_VERSION = "counterpoise.store", 1
+SCHEMA, SCHEMA_VERSION = "counterpoise.store", 2
 RECORD = "cell.json"
 
 
@@ -126,6 +126,12 @@ class Store:
             self.manifest.append(
                 Event(*task.key, "committed", measures=measures, seconds=seconds, peak_memory=peak_memory)
             )
+
+    def adopt(self, events: Sequence[Event]) -> None:
+        """Record what was finished in another store."""
+        with self._lock:
+            for event in events:
+                self.manifest.write(event)
 
     def fail(self, task: Task, *, reason: str, seconds: float) -> None:
         """Record that an attempt failed."""

@@ -1,4 +1,4 @@
-"""Every table and figure of the paper as one line of a table: its methods, its settings, and what it shows."""
+"""Every table and figure of the paper, and some of our own, as one line of a table: methods, settings, layout."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,13 @@ from counterpoise.recipes.config import Measure
 from counterpoise.recipes.methods import METHODS
 
 Layout = Literal[
-    "measures", "detection", "ood", "auxiliaries", "domains", "sweep", "severity", "scatter", "reliability", "bars"
+    "measures", "detection", "ood", "variants", "domains", "sweep", "severity", "scatter", "reliability", "bars"
 ]
 """What is drawn or listed; every study has a table, those named after a figure have that as well."""
 
-CALIBRATION = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE)
+QUALITY = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE, Key.NLL)
+"""What the paper shows, and the proper score that hyper-parameters are chosen by."""
+
 DETECTION = (Key.FPR_AT_TPR95, Key.MINIMUM_DETECTION_ERROR, Key.AUROC, Key.AUPR_POSITIVE)
 ALL_METHODS = tuple(METHODS)
 MAIN_TABLES = ("cifar100", "cifar10", "tiny-imagenet", "de")
@@ -24,7 +26,7 @@ SHOWN_UNDER_CORRUPTION = ("ce", "dca", "mmce", "fl", "fl-mdca", "fl-dtdp", "de3"
 
 @dataclass(frozen=True)
 class Study:
-    """One table or figure of the paper.
+    """One table or figure.
 
     Attributes:
         title: what it shows.
@@ -40,7 +42,7 @@ class Study:
     methods: tuple[str, ...]
     settings: Callable[[Scale], Sequence[Setting]]
     layout: Layout
-    measures: tuple[Key, ...] = CALIBRATION
+    measures: tuple[Key, ...] = QUALITY
     tables: tuple[str, ...] = ()
     swept: bool = False
 
@@ -70,7 +72,7 @@ STUDIES: dict[str, Study] = {
         "Telling known from foreign images", ALL_METHODS, lambda s: s.detection, "ood", DETECTION, tables=("ood",)
     ),
     "auxiliary-backbone": Study(
-        "MTE-1 with other auxiliaries", ("mte1",), lambda s: s.auxiliaries, "auxiliaries",
+        "MTE-1 with other auxiliaries", ("mte1",), lambda s: s.auxiliaries, "variants",
         tables=("auxiliary_backbone",),
     ),
     "pacs": Study(
@@ -94,8 +96,14 @@ STUDIES: dict[str, Study] = {
     "reliability": Study(
         "Reliability diagrams", ("ce", "de3", "mte1"), lambda s: [s.figure], "reliability", tables=MAIN_TABLES
     ),
+    "auxiliary-rate": Study(
+        "MTE-1 with faster auxiliaries", ("mte1",), lambda s: s.rates, "variants"
+    ),
+    "short-schedules": Study(
+        "MTE-1 where steps are few", ("ce", "mte1"), lambda s: s.short, "variants"
+    ),
 }  # fmt: skip
-"""In the order of the paper: its tables, then its figures."""
+"""In the order of the paper: its tables, then its figures; then those of our own."""
 
 
 def request_of(
@@ -105,6 +113,7 @@ def request_of(
     seeds: Sequence[int],
     rule: Measure = "nll",
     only: Sequence[str] = (),
+    places: Sequence[str] = (),
     own: Mapping[str, str] | None = None,
 ) -> Request:
     """A study at a scale as data.
@@ -115,6 +124,7 @@ def request_of(
         seeds: of the runs of every method.
         rule: validation measure that chooses hyper-parameters.
         only: methods, of those of the study; by default all.
+        places: names of settings, of those of the study; by default all.
         own: methods of the user's own that join, and the digest of the file that each comes from.
     """
     found, settings, own = STUDIES[study], SCALES[scale](), own or {}
@@ -123,19 +133,26 @@ def request_of(
         raise ValueError(f"{study} compares {', '.join(found.methods)}; --only names none of them")
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be distinct, and at least one; got {list(seeds)}")
-    shown = tuple(found.settings(settings))
+    known = found.settings(settings)
+    shown = tuple(setting for setting in known if not places or setting.name in places)
+    if not shown:
+        raise ValueError(
+            f"{study} has the settings {', '.join(each.name for each in known)}; --settings names none of them"
+        )
     lines = tuple(
         Line(
             setting=setting.name,
             method=method,
             title=METHODS[method].title,
+            seeds=tuple(seeds),
             candidates=candidates_of(method, most=settings.values),
             swept=found.swept,
             source=own.get(method, ""),
         )
         for setting in shown
         for method in methods
+        if not setting.methods or method in setting.methods
     )
     names = {setting.tuned_in for setting in shown} - {setting.name for setting in shown} - {""}
     tuned = tuple(setting for table in settings.tables.values() for setting in table if setting.name in names)
-    return Request(study, scale, tuple(seeds), rule, shown + tuned, lines)
+    return Request(study, scale, rule, shown + tuned, lines)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from counterpoise.benchmark.cells import Cell as GridCell
-from counterpoise.benchmark.gathered import Column, Gathered, Group, Row
+from counterpoise.benchmark.gathered import Column, Gathered, Group, Row, mean
 from counterpoise.benchmark.published import published_number
 from counterpoise.benchmark.scales import SCALES
 from counterpoise.benchmark.summary import Marks, marks, summarise
@@ -79,7 +79,7 @@ def result_tables(gathered: Gathered, address: Address) -> list[Linked]:
 
 
 def _result_table(gathered: Gathered, place: int, address: Address) -> Linked:
-    group, seeds = gathered.groups[place], len(gathered.request.seeds)
+    group = gathered.groups[place]
     published = {column: _published_texts(gathered, group, column) for column in group.columns}
     heads = [""]
     for column in group.columns:
@@ -102,9 +102,26 @@ def _result_table(gathered: Gathered, place: int, address: Address) -> Linked:
                     entries.append(Entry(_floor_text(row, column, scaled=scaled)))
                 if paper is not None:
                     entries.append(Entry("" if scaled else paper[index]))
-            entries.append(Entry(f"{len(row.records)} of {seeds}", links=_run_links(row, address)))
+            entries.append(Entry(f"{len(row.records)} of {len(row.line.seeds)}", links=_run_links(row, address)))
             rows.append(tuple(entries))
     return Linked(group.title, tuple(heads), tuple(rows))
+
+
+def floor_tables(gathered: Gathered) -> list[Linked]:
+    """The noise floors of a study whose tables have no room for them: one for each group, empty where they have."""
+    if gathered.study.layout != "severity":
+        return []
+    tables = []
+    for group in gathered.groups:
+        rows: list[tuple[str, ...]] = []
+        for title, scaled in BLOCKS:
+            rows.append((title,))
+            rows += [
+                (row.label, *(_floor_text(row, each, scaled=scaled) for each in group.columns)) for row in group.rows
+            ]
+        heads = ("", *(column.title for column in group.columns))
+        tables.append(plain_table(f"Noise floor: {group.title}", heads, rows))
+    return tables
 
 
 def anchor(gathered: Gathered, group: int, row: int) -> str:
@@ -113,7 +130,10 @@ def anchor(gathered: Gathered, group: int, row: int) -> str:
 
 
 def value_text(row: Row, column: Column, *, scaled: bool) -> str:
-    """Such as `76.93 ± 0.21 (76.41 to 77.45)`; says where some of the finished runs have no such value."""
+    """Such as `76.93 ± 0.21 (76.41 to 77.45)`; says where some of the finished runs have no such value.
+
+    Of one seed, the interval is that over samples, where there is one.
+    """
     if not row.records:
         return MISSING
     found = summarise(row.values(column, scaled=scaled))
@@ -121,16 +141,23 @@ def value_text(row: Row, column: Column, *, scaled: bool) -> str:
         return "undefined"
     text = number(column.key, found.mean)
     if found.count > 1:
-        low, high = (number(column.key, limit) for limit in (found.low, found.high))
-        text = f"{text} ± {number(column.key, found.deviation)} ({low} to {high})"
+        text = f"{text} ± {number(column.key, found.deviation)} {_interval_text(column.key, found.low, found.high)}"
+    else:
+        only = next(each for each in row.estimates(column, scaled=scaled) if each and not math.isnan(each.value))
+        if not math.isnan(only.low):
+            text = f"{text} {_interval_text(column.key, only.low, only.high)}"
     defined, done = found.count, len(row.records)
     return text if defined == done else f"{text}, {defined} of {done} defined"
+
+
+def _interval_text(key: Key, low: float, high: float) -> str:
+    return f"({number(key, low)} to {number(key, high)})"
 
 
 def _floor_text(row: Row, column: Column, *, scaled: bool) -> str:
     """Mean over seeds of what a perfectly calibrated model would show."""
     found = [each.floor for each in row.estimates(column, scaled=scaled) if each is not None and each.floor is not None]
-    return number(column.key, math.fsum(found) / len(found)) if found else MISSING
+    return number(column.key, mean(found)) if found else MISSING
 
 
 def _published_texts(gathered: Gathered, group: Group, column: Column) -> list[str] | None:
@@ -145,10 +172,10 @@ def _published_texts(gathered: Gathered, group: Group, column: Column) -> list[s
 
 
 def _marks(group: Group, column: Column, *, scaled: bool) -> Marks:
-    """Rows are compared seed by seed; one whose values are not chosen yet has none."""
-    values = [row.values(column, scaled=scaled) for row in group.rows]
-    seeds = max(map(len, values), default=0)
-    whole: list[Sequence[float]] = [each or [math.nan] * seeds for each in values]
+    """Rows are compared seed by seed, over the seeds that they share."""
+    found = [dict(zip(row.line.seeds, row.values(column, scaled=scaled), strict=False)) for row in group.rows]
+    seeds = sorted(set().union(*found))
+    whole = [[values.get(seed, math.nan) for seed in seeds] for values in found]
     return marks(whole, higher_is_better=KEY_INFO[column.key].higher_is_better)
 
 
@@ -160,15 +187,21 @@ def _run_links(row: Row, address: Address) -> tuple[Link, ...]:
 def caption(gathered: Gathered) -> str:
     """What must be known of all numbers of a study."""
     request = gathered.request
+    sentences = [f"Scale {SCALES[request.scale]().note}."]
     seeds = ", ".join(str(seed) for seed in request.seeds)
-    sentences = [
-        f"Scale {SCALES[request.scale]().note}.",
-        f"Mean ± standard deviation over seeds {seeds} ({DEFAULT_LEVEL:.0%} t interval of the mean).",
-    ]
+    if len(request.seeds) == 1:
+        sentences.append(f"Seed {seeds} alone, so with the {DEFAULT_LEVEL:.0%} interval over test images.")
+    else:
+        counted = (
+            "" if len({line.seeds for line in request.lines}) == 1 else ", as many of them as the last column says"
+        )
+        sentences.append(
+            f"Mean ± standard deviation over seeds {seeds}{counted} ({DEFAULT_LEVEL:.0%} t interval of the mean)."
+        )
     if not gathered.study.swept:
         better = "highest" if request.rule in LARGER_IS_BETTER else "lowest"
         rule = KEY_INFO[Key(request.rule)].title
-        sentences.append(f"Hyper-parameters by the {better} validation {rule} at seed {request.seeds[0]}.")
+        sentences.append(f"Hyper-parameters by the {better} validation {rule} at the first seed.")
     if gathered.study.tables:
         sentences.append("Published: the paper's number, at the paper's own scale.")
     return " ".join(sentences)

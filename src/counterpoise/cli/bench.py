@@ -38,6 +38,8 @@ class Asked:
     """Runs of every method, with seeds 0, 1, ...; hyper-parameters are chosen at seed 0."""
     only: tuple[str, ...] = ()
     """Methods, of those of the studies; by default all."""
+    settings: tuple[str, ...] = ()
+    """Settings, of those of the studies, such as cifar10-resnet34; by default all."""
     methods: MethodFile = None
     """A Python file with methods of your own, in a dictionary METHODS, that join every study. It is run as code."""
     rule: Measure = "nll"
@@ -215,6 +217,26 @@ class BenchReport:
 
 
 @dataclass(frozen=True)
+class BenchKeep:
+    """Copy what is finished into a folder for a repository: records and learning curves, no weights, no predictions.
+
+    The folder is a store for `bench report`; the same command again adds what was finished since.
+    """
+
+    store: StoreFolder
+    """Folder of the runs."""
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")]
+    """Where to copy to."""
+
+    def run(self) -> None:
+        """Copy, and say how much."""
+        from counterpoise.benchmark.keeping import keep
+        from counterpoise.benchmark.store import Store
+
+        print(f"{self.folder}: {len(keep(Store(self.store), self.folder))} cells added")
+
+
+@dataclass(frozen=True)
 class BenchStudies:
     """List the studies."""
 
@@ -231,13 +253,14 @@ BenchCommand = (
     | Annotated[BenchPlan, tyro.conf.subcommand("plan")]
     | Annotated[BenchStatus, tyro.conf.subcommand("status")]
     | Annotated[BenchReport, tyro.conf.subcommand("report")]
+    | Annotated[BenchKeep, tyro.conf.subcommand("keep")]
     | Annotated[BenchStudies, tyro.conf.subcommand("studies")]
 )
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Run the tables and figures of the paper: plan, run, status, report, studies."""
+    """Run the tables and figures of the paper: plan, run, status, report, keep, studies."""
 
     def run(self) -> None:
         """Never called: one of the commands above is always named after it."""
@@ -263,7 +286,13 @@ def requests_of(options: Asked) -> "list[Request]":
         if not options.only or set(options.only) & {*STUDIES[name].methods, *own}:
             found.append(
                 request_of(
-                    name, options.scale, seeds=range(options.seeds), rule=options.rule, only=options.only, own=own
+                    name,
+                    options.scale,
+                    seeds=range(options.seeds),
+                    rule=options.rule,
+                    only=options.only,
+                    places=options.settings,
+                    own=own,
                 )
             )
     return found

@@ -4,7 +4,7 @@ A new loss joins with one line here (see CONTRIBUTING.md). `METHODS[name].build(
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from torch import nn
@@ -17,7 +17,14 @@ from counterpoise.functional.losses import (
     focal_sample_dependent,
     label_smoothing,
 )
-from counterpoise.objectives import DeepMutualLearning, Loss, LossSum, MutualTransport, SupervisedObjective
+from counterpoise.objectives import (
+    DeepMutualLearning,
+    Loss,
+    LossSum,
+    MutualTransport,
+    SupervisedObjective,
+    linear_warmup,
+)
 
 PAPER = "the MTE paper's grid"
 USUAL = "usual values; none in the MTE paper"
@@ -27,7 +34,7 @@ ALPHA_GRID = (0.4, 0.6, 0.8, 1.0, 1.2)
 GAMMA_GRID = (1.0, 2.0, 3.0)
 
 Build = Callable[..., nn.Module]
-"""`build(models, **choice)` takes one value of each hyper-parameter of the grid by name."""
+"""`build(models, **choice)` takes one value of each hyper-parameter, of the grid and besides it, by name."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class Method:
         source: where the values come from.
         members: how many such trainings make one result; their probabilities are averaged.
         prunes: whether training leaves out its least confident samples, as DTDP does.
+        besides: hyper-parameters that are not tuned unless somebody names them, with their usual values.
     """
 
     title: str
@@ -51,17 +59,19 @@ class Method:
     source: str
     members: int = 1
     prunes: bool = False
+    besides: Mapping[str, float] = field(default_factory=dict)
 
     def choice(self, hyper: Mapping[str, float]) -> dict[str, float]:
-        """One value of each hyper-parameter: the one given, or the middle of the values to try.
+        """One value of each hyper-parameter: the one given, the middle of the values to try, or the usual one.
 
         >>> METHODS["fl-mdca"].choice({"gamma": 3.0})
         {'gamma': 3.0, 'beta': 1.0}
         """
-        if unknown := sorted(set(hyper) - set(self.grid)):
-            takes = ", ".join(self.grid) or "none"
+        usual = {name: values[len(values) // 2] for name, values in self.grid.items()} | dict(self.besides)
+        if unknown := sorted(set(hyper) - set(usual)):
+            takes = ", ".join(usual) or "none"
             raise ValueError(f"{self.title} has no hyper-parameter {', '.join(unknown)}; it has {takes}")
-        return {name: hyper.get(name, values[len(values) // 2]) for name, values in self.grid.items()}
+        return usual | dict(hyper)
 
 
 def _loss(loss: Loss) -> Build:
@@ -84,8 +94,10 @@ def _loss_made_by(factory: Callable[..., Loss]) -> Build:
     return build
 
 
-def _mutual_transport(models: Sequence[nn.Module], *, alpha: float) -> nn.Module:
-    return MutualTransport(models[0], models[1:], alpha)
+def _mutual_transport(models: Sequence[nn.Module], *, alpha: float, alpha_warmup: float) -> nn.Module:
+    return MutualTransport(
+        models[0], models[1:], linear_warmup(alpha, fraction=alpha_warmup) if alpha_warmup else alpha
+    )
 
 
 def _deep_mutual(models: Sequence[nn.Module], *, alpha: float) -> nn.Module:
@@ -109,6 +121,9 @@ def _focal_dtdp(gamma: float, weight: float) -> Loss:
     return LossSum(partial(focal, gamma=gamma), dtdp_term, weight=weight)
 
 
+_CONSTANT_ALPHA = {"alpha_warmup": 0.0}
+"""Share of training over which alpha grows linearly from 0."""
+
 METHODS: dict[str, Method] = {
     "ce": Method("Cross-entropy", 1, _loss(cross_entropy), {}, PAPER),
     "ls": Method("Label smoothing", 1, _loss(label_smoothing), {"smoothing": (0.05, 0.1)}, USUAL),
@@ -123,6 +138,6 @@ METHODS: dict[str, Method] = {
     ),
     "de3": Method("Deep ensemble of 3", 1, _loss(cross_entropy), {}, PAPER, members=3),
     "dml": Method("DML", 2, _deep_mutual, {"alpha": ALPHA_GRID}, "MTE's grid"),
-    "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER),
-    "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER),
+    "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, besides=_CONSTANT_ALPHA),
+    "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, besides=_CONSTANT_ALPHA),
 }

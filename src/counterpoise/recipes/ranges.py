@@ -175,7 +175,7 @@ def _fields(kind: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
 
 def _numbers(recipe: Recipe) -> dict[str, bool]:
     """The fields that may be searched, and whether they take whole numbers only."""
-    found = {f"hyper.{name}": False for name in METHODS[recipe.method].grid}
+    found = {f"hyper.{name}": False for name in METHODS[recipe.method].choice({})}
     for path, hint in _fields(Recipe):
         several = get_origin(hint) in (Union, types.UnionType)
         kinds = set(get_args(hint)) - {types.NoneType} if several else {hint}

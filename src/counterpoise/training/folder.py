@@ -129,7 +129,7 @@ def conditions_now(recipe: Recipe, *, device: str, world_size: int) -> Condition
         device=device,
         threads=torch.get_num_threads(),
         world_size=world_size,
-        command=shlex.join(sys.argv),
+        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     )
 
 
