@@ -10,7 +10,6 @@ else should run meanwhile; Linux alone.
 import argparse
 import csv
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import torch
 
 from benchmarks.reporting import Check, finish, progress
 from counterpoise.benchmark.cost import REFERENCE
+from counterpoise.benchmark.memory import peak_memory, reset_peak, resident_memory
 from counterpoise.benchmark.scales import reduced
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
@@ -35,9 +35,6 @@ ROUNDS = 3
 IMAGES, SHORT_IMAGES = 3000, 300
 HELD_OUT = 100
 INFERRED = 500
-RESET_PEAK = "5"
-"""What makes Linux forget the peak of a process so far."""
-
 SHORT = ("ce", "mte1", "de3")
 
 
@@ -76,17 +73,17 @@ def measured(method: str, *, images: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as temporary, quiet():
         recipe = recipe_of(method, images=images)
         data = replace(named_data(recipe), test=None, foreign={})
-        before = resident("VmRSS")
-        Path("/proc/self/clear_refs").write_text(RESET_PEAK)
+        before = resident_memory() or 0
+        reset_peak()
         train(recipe, temporary, data=data, page=False)
-        peak = resident("VmHWM")
+        peak = peak_memory() or 0
         run = RunFolder(Path(temporary))
         seconds = sum(last_epoch(folder) for folder in member_folders(recipe, run))
         model = load_run(temporary).model.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return {
             "training_seconds": seconds,
-            "peak_megabytes": peak,
-            "added_megabytes": peak - before,
+            "peak_megabytes": peak / 1e6,
+            "added_megabytes": (peak - before) / 1e6,
             "inference_seconds": inference(model),
         }
 
@@ -103,12 +100,6 @@ def last_epoch(run: RunFolder) -> float:
     """Seconds of the last epoch of a training."""
     with run.epochs.open() as file:
         return float(list(csv.DictReader(file))[-1]["seconds"])
-
-
-def resident(name: str) -> float:
-    """Megabytes of the process, now (`VmRSS`) or at most since the last reset (`VmHWM`)."""
-    (kilobytes,) = re.findall(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(kilobytes) / 1e3
 
 
 def inference(model: torch.nn.Module) -> float:

@@ -32,7 +32,7 @@ class Event:
         time: in UTC, to the second.
         worker: machine and process.
         seconds: that the attempt took.
-        peak_memory: bytes, of the process.
+        peak_memory: bytes of the process at its largest in the attempt; where that cannot be told, so far.
         reason: why it failed.
         measures: of the held-out images.
         step: of the newest checkpoint.

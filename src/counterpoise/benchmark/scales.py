@@ -163,7 +163,9 @@ def reduced() -> Scale:
         short=_short(
             [(few_steps, 35), (few_steps, 100)], title="CIFAR-10 (10,000 images)", tuned_in="cifar10-resnet34"
         ),
-        domains=_domains(replace(tiny, batch=20, epochs=30, data=pacs, optimizer=_shortened(30))),
+        domains=_domains(
+            replace(tiny, batch=20, epochs=30, data=pacs, optimizer=_shortened(30)), tuned_in=tables["cifar10"][0].name
+        ),
     )
 
 
@@ -313,7 +315,7 @@ def _with_rate(recipe: Recipe, rate: float) -> Recipe:
     return replace(recipe, optimizer=replace(recipe.optimizer, auxiliary_lr=rate))
 
 
-def _domains(recipe: Recipe) -> tuple[Setting, ...]:
+def _domains(recipe: Recipe, *, tuned_in: str = "") -> tuple[Setting, ...]:
     """PACS with each domain left out of training and tested on."""
     return tuple(
         Setting(
@@ -321,6 +323,7 @@ def _domains(recipe: Recipe) -> tuple[Setting, ...]:
             title=f"PACS, {published} left out, {_network(recipe.primary)}",
             recipe=replace(recipe, data=replace(recipe.data, domain=domain)),
             published=Published(f"PACS/{published}", UNSTATED),
+            tuned_in=tuned_in,
         )
         for domain, published in DOMAINS.items()
     )

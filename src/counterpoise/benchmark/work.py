@@ -1,6 +1,5 @@
 """One task, from claim to commit."""
 
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Literal, Protocol
 
 from counterpoise._files import write_text
 from counterpoise.benchmark.cells import Task
+from counterpoise.benchmark.memory import peak_memory, reset_peak
 from counterpoise.benchmark.record import record_of
 from counterpoise.benchmark.store import Store
 from counterpoise.recipes.config import Recipe
@@ -65,6 +65,7 @@ def attempt(
     with store.claim(task) as mine:
         if not mine:
             return Ended(task, "skipped")
+        reset_peak()
         started = time.monotonic()
         try:
             measures = perform(store, task, root=root, page=page)
@@ -74,7 +75,7 @@ def attempt(
             store.fail(task, reason=reason, seconds=time.monotonic() - started)
             return Ended(task, "failed", time.monotonic() - started, reason)
         seconds = time.monotonic() - started
-        store.commit(task, measures=measures, seconds=seconds, peak_memory=_peak_memory())
+        store.commit(task, measures=measures, seconds=seconds, peak_memory=peak_memory())
         _remove_checkpoints(task.cell.recipe, store.run_folder(task.cell.id))
         return Ended(task, "committed", seconds)
 
@@ -99,13 +100,3 @@ def _remove_checkpoints(recipe: Recipe, run: RunFolder) -> None:
     for folder in [run, *member_folders(recipe, run)]:
         for path in folder.checkpoints.glob("*.ckpt"):
             path.unlink()
-
-
-def _peak_memory() -> int | None:
-    """Bytes of the process at its largest so far; None on Windows, which does not say."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

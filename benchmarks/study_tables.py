@@ -1,0 +1,248 @@
+"""What the documentation shows of the reduced-scale study, from the records that are kept of it."""
+
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.reporting import markdown_table
+from benchmarks.study import PARTS, SETTING_A
+from counterpoise.benchmark.gathered import Column, Gathered, Group, Row, gather, mean
+from counterpoise.benchmark.published import published_number
+from counterpoise.benchmark.store import Store
+from counterpoise.benchmark.summary import Summary, paired_difference, summarise
+from counterpoise.metrics.estimates import KEY_INFO, Key
+from counterpoise.report.numbers import measure_title, number
+
+HEADLINE = ("ce", "fl", "de3", "mte1", "mte2")
+SHOWN = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE, Key.NLL)
+NOT_RUN = "not run yet"
+MINUS = "\N{MINUS SIGN}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A comparison of two methods that the paper makes.
+
+    Attributes:
+        first: the method that the claim is about.
+        second: the other.
+        key: measured by this.
+        study: that has both.
+        group: which of the study's tables.
+    """
+
+    first: str
+    second: str
+    key: Key
+    study: str = "cifar10"
+    group: int = 0
+
+
+CLAIMS: Mapping[str, Sequence[Claim]] = {
+    "MTE is more accurate than cross-entropy": [Claim(each, "ce", Key.ACCURACY) for each in ("mte1", "mte2")],
+    "It is better calibrated": [
+        Claim(each, "ce", key) for key in (Key.ECE, Key.CLASSWISE_ECE) for each in ("mte1", "mte2")
+    ],
+    "It is better calibrated than losses made for calibration": [
+        Claim("mte1", other, Key.ECE) for other in ("fl", "fl-mdca", "fl-dtdp", "dca", "mmce")
+    ],
+    "One network trained by MTE is better calibrated than a deep ensemble of three, and a little less accurate": [
+        Claim(each, "de3", key) for key in (Key.ECE, Key.ACCURACY) for each in ("mte1", "mte2")
+    ],
+    "Auxiliaries that see no labels are better than peers that do (DML)": [
+        Claim("mte1", "dml", key, "dml") for key in (Key.ACCURACY, Key.ECE)
+    ],
+    "A second auxiliary helps": [Claim("mte2", "mte1", key) for key in (Key.ACCURACY, Key.ECE)],
+    "It tells right from wrong predictions better": [
+        Claim(each, "ce", key, "misclassification")
+        for key in (Key.AUROC, Key.FPR_AT_TPR95)
+        for each in ("mte1", "mte2")
+    ],
+    "It tells foreign images better": [
+        Claim(each, "ce", Key.AUROC, "ood", group) for group in range(3) for each in ("mte1", "mte2")
+    ],
+    "It stays calibrated under corruption": [Claim(each, "ce", Key.ECE, "corruptions") for each in ("mte1", "mte2")],
+}  # fmt: skip
+"""What the paper says of MTE, in our words."""
+
+
+class Study:
+    """The kept records of the study, read once."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.studies: dict[str, Gathered] = {each.request.study: each for each in gather(store)}
+
+    def group(self, study: str, index: int = 0) -> Group | None:
+        """A table of a study in setting A; None where nothing of it was asked for."""
+        found = self.studies.get(study)
+        if found is None:
+            return None
+        groups = [group for group in found.groups if group.rows[0].setting.name == SETTING_A]
+        return groups[index] if index < len(groups) else None
+
+
+def row_of(group: Group | None, method: str) -> Row | None:
+    """A method's row that has results."""
+    rows = group.rows if group is not None else ()
+    return next((row for row in rows if row.line.method == method and row.records), None)
+
+
+def column_of(group: Group, key: Key) -> Column:
+    """The column of a measure; under corruption there are several, of which this is the first."""
+    return next(column for column in group.columns if column.key is key)
+
+
+def parts_section(study: Study) -> str:
+    """What was run, and what was not."""
+    progress = study.store.progress()
+    rows = []
+    for part in PARTS:
+        done, total = part.progress(progress)
+        state = "complete" if done == total else "not run" if not done else f"in part: {done} of {total} runs"
+        rows.append((part.title, str(part.seeds), state))
+    return markdown_table(("part", "seeds", "state"), rows)
+
+
+def commands_section(_: Study) -> str:
+    """The commands of all parts."""
+    return "\n".join(["```bash", *(_folded(part.command("STORE")) for part in PARTS), "```"])
+
+
+def _folded(command: Sequence[str], *, most: int = 110) -> str:
+    """A command over several lines."""
+    lines = [""]
+    for word in map(shlex.quote, command):
+        if len(lines[-1]) + len(word) > most:
+            lines[-1] += "\\"
+            lines.append("    ")
+        lines[-1] += f"{word} "
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def quality_section(study: Study, *, methods: Sequence[str] = (), scaled: bool = False) -> str:
+    """Every method in setting A: means over seeds, with half the width of their 95% t intervals."""
+    group, errors = study.group("cifar10"), study.group("misclassification")
+    if group is None:
+        return NOT_RUN
+    heads = ["", *(measure_title(key) for key in SHOWN), "noise floor of ECE", "AUROC of errors, %", "seeds"]
+    rows = []
+    for method in methods or [row.line.method for row in group.rows]:
+        row, ranked = row_of(group, method), row_of(errors, method)
+        if row is None or ranked is None or errors is None:
+            continue
+        cells = [spread(row, column_of(group, key), scaled=scaled) for key in SHOWN]
+        floors = [each.floor for each in row.estimates(column_of(group, Key.ECE), scaled=scaled) if each is not None]
+        cells.append(number(Key.ECE, mean([floor for floor in floors if floor is not None])))
+        cells.append(spread(ranked, column_of(errors, Key.AUROC), scaled=scaled))
+        rows.append([row.label, *cells, str(len(row.records))])
+    return markdown_table(heads, rows) if rows else NOT_RUN
+
+
+def spread(row: Row, column: Column, *, scaled: bool) -> str:
+    """Such as `62.91 ± 1.34`."""
+    found = summarise(row.values(column, scaled=scaled))
+    text = number(column.key, found.mean)
+    return text if found.count < 2 else f"{text} ± {number(column.key, found.mean - found.low)}"
+
+
+def claims_section(study: Study) -> str:
+    """Every claim as differences, seed by seed."""
+    heads = (f"first {MINUS} second", "measure", "the paper", "as trained", "", "after temperature scaling", "")
+    parts = []
+    for title, claims in CLAIMS.items():
+        rows = [row for claim in claims if (row := _claim_row(study, claim)) is not None]
+        parts.append(f"**{title}.**\n\n{markdown_table(heads, rows) if rows else NOT_RUN}")
+    return "\n\n".join(parts)
+
+
+def _claim_row(study: Study, claim: Claim) -> list[str] | None:
+    group = study.group(claim.study, claim.group)
+    first, second = row_of(group, claim.first), row_of(group, claim.second)
+    if group is None or first is None or second is None:
+        return None
+    measure = measure_title(claim.key)
+    if group.foreign:
+        measure = f"{measure}, against {group.foreign}"
+    if claim.study == "corruptions":
+        measure = f"{measure}, mean over corruptions and severities"
+    cells = []
+    for scaled in (False, True):
+        found = _difference(group, claim, first, second, scaled=scaled)
+        cells += [
+            _difference_text(claim.key, found),
+            verdict(found, higher_is_better=KEY_INFO[claim.key].higher_is_better),
+        ]
+    return [
+        f"{first.label} {MINUS} {second.label}",
+        measure,
+        _published_text(study, group, claim, first, second),
+        *cells,
+    ]
+
+
+def _difference(group: Group, claim: Claim, first: Row, second: Row, *, scaled: bool) -> Summary:
+    columns = [column for column in group.columns if column.key is claim.key]
+    if claim.study == "corruptions":
+        columns = columns[1:]  # without the clean images
+    values = [
+        {seed: mean(found) for seed, found in _by_seed(row, columns, scaled=scaled).items()} for row in (second, first)
+    ]
+    shared = sorted(set(values[0]) & set(values[1]))
+    return paired_difference(*([found[seed] for seed in shared] for found in values))
+
+
+def _by_seed(row: Row, columns: Sequence[Column], *, scaled: bool) -> dict[int, list[float]]:
+    """The values of every finished run."""
+    table = zip(*(row.values(column, scaled=scaled) for column in columns), strict=True)
+    return {
+        run.cell.recipe.seed: list(values)
+        for run, values in zip(row.runs, table, strict=True)
+        if not any(map(math.isnan, values))
+    }
+
+
+def _difference_text(key: Key, found: Summary) -> str:
+    """Such as `−12.30 (−13.10 to −11.50)`."""
+    value, low, high = (_signed(number(key, each)) for each in (found.mean, found.low, found.high))
+    return f"{value} ({low} to {high})" if found.count > 1 else value
+
+
+def _signed(text: str) -> str:
+    return text.replace("-", MINUS) if text.startswith("-") else f"+{text}"
+
+
+def verdict(difference: Summary, *, higher_is_better: bool | None) -> str:
+    """Whether the first is better or worse, beyond chance.
+
+    >>> verdict(Summary(3, -1.0, 0.1, -1.2, -0.8), higher_is_better=False)
+    'better'
+    """
+    if difference.count < 2:
+        return "one seed"
+    gain = (difference.low, difference.high) if higher_is_better else (-difference.high, -difference.low)
+    return "better" if gain[0] > 0 else "**worse**" if gain[1] < 0 else "cannot be told"
+
+
+def _published_text(study: Study, group: Group, claim: Claim, first: Row, second: Row) -> str:
+    """The paper's own difference on the data set, at its own scale."""
+    tables = study.studies[claim.study].study.tables
+    column = column_of(group, claim.key)
+    found = [
+        published_number(tables, row.setting.published, row.line.method, claim.key, column.foreign)
+        for row in (first, second)
+    ]
+    values = [each.value for each in found if each is not None]
+    return _signed(number(claim.key, values[0] - values[1])) if len(values) == 2 else "no number"
+
+
+SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {
+    "study-headline": ("README.md", lambda study: quality_section(study, methods=HEADLINE)),
+    "study-parts": ("docs/study.md", parts_section),
+    "study-commands": ("docs/study.md", commands_section),
+    "study-plain": ("docs/study.md", quality_section),
+    "study-scaled": ("docs/study.md", lambda study: quality_section(study, scaled=True)),
+    "study-claims": ("docs/study.md", claims_section),
+}
+"""By name: the page that shows it, and how."""
