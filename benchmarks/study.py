@@ -96,9 +96,9 @@ def main() -> None:
 
 
 def run(command: Sequence[str]) -> None:
-    """In this environment, whatever the path says; its end is the end of all."""
-    _, *words = command
-    ended = subprocess.run([sys.executable, "-c", "from counterpoise.cli import main; main()", *words], check=False)
+    """By the program of this environment, whatever the path says; its failure is the end of all."""
+    program, *words = command
+    ended = subprocess.run([Path(sys.executable).with_name(program), *words], check=False)
     if ended.returncode:
         sys.exit(ended.returncode)
 
