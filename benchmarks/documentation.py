@@ -1,8 +1,8 @@
 """Writes measured figures into the documentation: `python -m benchmarks.documentation [--check]`.
 
-Figures come from `benchmarks/results/NAME.json`, each the standard output of `python -m benchmarks.NAME`, and from
-running the README's example and the benchmark's plan. Each goes between a pair of marks, `<!-- figures: NAME -->` and
-`<!-- end -->`.
+Figures come from `benchmarks/results/NAME.json`, each the standard output of `python -m benchmarks.NAME`, from the
+records of the reduced-scale study in `results`, and from running the README's example and the benchmark's plan. Each
+goes between a pair of marks, `<!-- figures: NAME -->` and `<!-- end -->`.
 """
 
 import argparse
@@ -19,11 +19,12 @@ from typing import Any
 import torch
 
 import counterpoise
-from benchmarks import scaling_tables
+from benchmarks import scaling_tables, study_tables
 from benchmarks.comparison_tables import comparison_section
 from benchmarks.transcript import blocks_of
 from counterpoise.benchmark.calibration import assumed
 from counterpoise.benchmark.plan import plan, plan_text
+from counterpoise.benchmark.store import Store
 from counterpoise.benchmark.studies import STUDIES, request_of
 from counterpoise.metrics.estimates import KEY_INFO, Key
 
@@ -42,6 +43,9 @@ def main() -> None:
     pages[ROOT / "docs" / "benchmark.md"] = {"plan": paper_plan()}
     for name, (page, section) in SECTIONS.items():
         pages.setdefault(ROOT / "docs" / page, {})[name] = section(result(name))
+    study = study_tables.Study(Store(ROOT / "results"))
+    for name, (page, shown) in study_tables.SECTIONS.items():
+        pages.setdefault(ROOT / page, {})[name] = shown(study)
     stale = []
     for path, sections in pages.items():
         text = path.read_text()

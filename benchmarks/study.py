@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoise.benchmark.cells import Progress, tasks, undecided
+from counterpoise.benchmark.cells import Progress, Task, tasks, undecided
 from counterpoise.benchmark.requests import Request
 from counterpoise.benchmark.scales import ScaleName
 from counterpoise.benchmark.studies import STUDIES, request_of
@@ -63,9 +63,12 @@ class Part:
 
     def progress(self, known: Progress) -> tuple[int, int]:
         """Runs whose results are shown: those that are done, and all of them."""
-        requests = self.requests()
-        wanted = [task for task in tasks(requests, known) if task.stage == "complete"]
-        return sum(map(known.is_done, wanted)), len(wanted) + undecided(requests, known)
+        wanted = [task for task in self.tasks(known) if task.stage == "complete"]
+        return sum(map(known.is_done, wanted)), len(wanted) + undecided(self.requests(), known)
+
+    def tasks(self, known: Progress) -> list[Task]:
+        """What can be named of it now."""
+        return tasks(self.requests(), known)
 
 
 PARTS = (

@@ -106,7 +106,7 @@ def document_of(store: Store, *, studies: Sequence[str], address: Address) -> Do
     done, total = sum(each.done for each in found), sum(each.total for each in found)
     return Document(
         title=f"The benchmark at {scale} scale",
-        lead=f"{len(found)} studies, {done} of {total} runs done; runs that several studies share count in each.",
+        lead=f"Studies: {len(found)}; {done} of {total} runs done, those that several studies share counted in each.",
         scale=SCALES[scale]().note,
         text=TEXT,
         sections=sections,

@@ -181,7 +181,7 @@ def _marks(group: Group, column: Column, *, scaled: bool) -> Marks:
 
 def _run_links(row: Row, address: Address) -> tuple[Link, ...]:
     done = [run.cell for run in row.runs if run.record is not None]
-    return tuple(Link(f"seed {cell.recipe.seed}", target) for cell in done if (target := address(cell)))
+    return tuple(Link(str(cell.recipe.seed), target) for cell in done if (target := address(cell)))
 
 
 def caption(gathered: Gathered) -> str:

@@ -1,0 +1,80 @@
+"""The study that the repository keeps: its tables, and what the documentation says of it, follow from its records."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.study import PARTS
+from benchmarks.study_tables import CLAIMS, SECTIONS, Study, verdict
+from counterpoise.benchmark.record import CellRecord
+from counterpoise.benchmark.report import write_report
+from counterpoise.benchmark.store import Store
+from counterpoise.benchmark.summary import Summary
+from test_docs import figures
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+
+
+def test_the_tables_follow_from_the_records_byte_for_byte(tmp_path):
+    written = write_report(Store(RESULTS), out=tmp_path, html=False, markdown=True, latex=True)
+    names = {path.name for path in written if path.suffix in (".md", ".tex")}
+    assert names == {"report.md", "report.tex"}
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (RESULTS / name).read_bytes(), f"{name} is not made of the records"
+    drawn = {path.name for path in written if path.parent.name == "figures"}
+    assert drawn == {path.name for path in (RESULTS / "figures").iterdir()}
+
+
+def test_the_records_are_those_of_their_folders():
+    store = Store(RESULTS)
+    progress = store.progress()
+    complete = {cell for cell, stage in progress.measures if stage == "complete"}
+    files = {path.parent.name: path for path in RESULTS.glob("cells/*/cell.json")}
+    assert files.keys() == complete
+    wanted = {task.cell.id for part in PARTS for task in part.tasks(progress)}
+    for cell, path in files.items():
+        record = CellRecord.from_json(path.read_text())
+        assert cell in wanted
+        assert record.recipe.engine.threads == 1
+
+
+def test_nothing_but_records_is_kept():
+    kept = {path.name for path in RESULTS.rglob("*") if path.is_file()}
+    kept -= {path.name for path in (RESULTS / "figures").iterdir()} | {"manifest.lock"}
+    assert kept <= {
+        "store.json", "manifest.jsonl", "cell.json", "environment.json", "epochs.csv", "report.html", "report.md",
+        "report.tex", "README.md",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_documentation_shows_what_is_kept(name):
+    page, section = SECTIONS[name]
+    assert figures((ROOT / page).read_text(), name) == section(Study(Store(RESULTS)))
+
+
+def test_every_claim_is_about_methods_and_measures_that_its_study_has():
+    from counterpoise.benchmark.studies import STUDIES
+
+    for claims in CLAIMS.values():
+        for claim in claims:
+            study = STUDIES[claim.study]
+            assert {claim.first, claim.second} <= set(study.methods)
+            assert claim.key in study.measures
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "higher_is_better", "said"),
+    [
+        (0.1, 0.3, True, "better"),
+        (0.1, 0.3, False, "**worse**"),
+        (-0.3, -0.1, True, "**worse**"),
+        (-0.3, -0.1, False, "better"),
+        (-0.1, 0.1, True, "cannot be told"),
+    ],
+)
+def test_a_verdict_is_that_of_the_interval(low, high, higher_is_better, said):
+    found = Summary(3, (low + high) / 2, 0.1, low, high)
+    assert verdict(found, higher_is_better=higher_is_better) == said
+    assert verdict(Summary(1, 1.0), higher_is_better=higher_is_better) == "one seed"
