@@ -126,3 +126,28 @@ def test_the_studies_are_listed(monkeypatch, capsys):
     code, out, _ = run(monkeypatch, capsys, "studies")
     assert code == 0
     assert len(out.splitlines()) == len(STUDIES)
+
+
+def test_an_interruption_is_one_though_nobody_reads_of_it(monkeypatch, tmp_path, real_data):
+    """With its reader gone, what is said of an interruption fails; the exit code is still that of one."""
+
+    class Closed:
+        def write(self, _text):
+            raise BrokenPipeError
+
+        def flush(self):
+            raise BrokenPipeError
+
+    def interrupted(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("COUNTERPOISE_DATA", str(real_data("cifar10")))
+    monkeypatch.setattr("counterpoise.benchmark.grid.run_sequentially", interrupted)
+    monkeypatch.setattr("sys.stderr", Closed())
+    monkeypatch.setattr(
+        "sys.argv",
+        ["counterpoise", "bench", "run", "reliability", "--scale", "smoke", "--store", str(tmp_path / "store")],
+    )
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130

@@ -1,6 +1,5 @@
 """`counterpoise bench`: the tables and figures of the paper, as a grid of runs."""
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from counterpoise.benchmark.scales import ScaleName
-from counterpoise.cli.train import DataRoot
+from counterpoise.cli.train import DataRoot, say_interrupted
 from counterpoise.recipes.config import Measure
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class BenchRun:
         try:
             self._work(store, requests, shard)
         except KeyboardInterrupt:
-            print("\ninterrupted; the same command again goes on", file=sys.stderr)
+            say_interrupted("the same command again goes on")
             raise
         print_status(store, store.contents.requests)
         if self.shard is not None and not remaining(store, requests).is_empty:

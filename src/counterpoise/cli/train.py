@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,8 +93,14 @@ def saying_how_to_go_on(command: str, *, run: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if is_first_process() and RunFolder(run).config.exists():
-            print(f"\ninterrupted; to continue: {command}", file=sys.stderr)
+            say_interrupted(f"to continue: {command}")
         raise
+
+
+def say_interrupted(what: str) -> None:
+    """On standard error, if anybody still reads that: a broken pipe must not hide the interruption."""
+    with suppress(OSError):
+        print(f"\ninterrupted; {what}", file=sys.stderr, flush=True)
 
 
 def resume_command(folder: Path, *, allow: Sequence[str] = (), data_root: Path | None = None) -> str:
