@@ -17,7 +17,7 @@ from counterpoise.report.style import LIGHT
 from counterpoise.report.tables import as_latex, as_markdown
 
 FIGURES = "figures"
-_FORMATS = ("png", "svg")
+FORMATS = ("png", "svg")
 
 
 def write_report(
@@ -89,7 +89,7 @@ def _write_figures(folder: Path, document: Document) -> Iterator[Path]:
     for section in document.sections:
         for drawing in section.drawings:
             figure = drawing.draw(LIGHT)
-            for suffix in _FORMATS:
+            for suffix in FORMATS:
                 target = folder / f"{drawing.name}.{suffix}"
                 save_figure(figure, target)
                 yield target
