@@ -3,6 +3,7 @@
 `python parallel_run.py FOLDER DEVICES STRATEGY METHOD plain|batchnorm [stop|resume|uneven]`
 """
 
+import atexit
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import lightning as L  # noqa: N812
 import torch
+import torch.distributed as dist
+from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from counterpoise.recipes import METHODS
@@ -44,8 +47,15 @@ class KeepBuffers(L.Callback):
         torch.save(buffers, self.folder / f"buffers-{trainer.global_step}-{trainer.global_rank}.pt")
 
 
+def note_how_it_ended(folder: Path) -> None:
+    """Last of all at the end of the process: has it left the group?"""
+    if not dist.is_initialized():
+        (folder / f"left-{rank_zero_only.rank}").touch()
+
+
 def main() -> None:
     folder, devices, strategy, method, network, *action = sys.argv[1:]
+    atexit.register(note_how_it_ended, Path(folder))
     # Of 17 images in batches of 8 the first rank has a batch more than the second.
     changes: dict[str, Any] = {"data__held_out": 17, "evaluation__batch": 8, "engine__ema": 0.8}
     recipe = small_recipe(

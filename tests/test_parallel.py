@@ -73,6 +73,8 @@ def test_two_processes_resume_with_the_same_bits(tmp_path):
     run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "stop", launcher=torchrun)
     run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "resume", launcher=torchrun)
     assert ending(tmp_path / "broken") == ending(tmp_path / "whole")
+    # A process that ends within its group may be aborted by the group's threads.
+    assert {path.name for path in (tmp_path / "whole").glob("left-*")} == {"left-0", "left-1"}
 
 
 def test_ranks_validate_with_the_same_buffers_and_every_image_once(tmp_path):

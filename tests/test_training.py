@@ -108,7 +108,7 @@ def test_the_engine_takes_the_steps_of_a_plain_loop(tmp_path):
     train(recipe, tmp_path / "run", data=data)
 
     primary, auxiliary = networks(recipe, recipe.seed)
-    model = MutualTransport(primary, [auxiliary], **recipe.choice)
+    model = MutualTransport(primary, [auxiliary], recipe.choice["alpha"])
     options = recipe.optimizer
     optimizer = torch.optim.SGD(
         model.parameter_groups(lr=options.lr, auxiliary_lr=options.auxiliary_lr),

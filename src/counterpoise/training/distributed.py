@@ -1,5 +1,7 @@
 """Several processes: who is who, equal buffers, sharded parameters."""
 
+import atexit
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,6 +25,20 @@ def is_first_process() -> bool:
     """The same before the ranks have found each other: by what a launcher said."""
     rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
     return rank == 0
+
+
+@cache
+def leave_group_at_exit() -> None:
+    """Destroy the process group when the interpreter ends, though whoever made it does not.
+
+    Threads of Gloo that outlive the interpreter may abort the process. Lightning sees to NCCL alone.
+    """
+    atexit.register(_leave_group)
+
+
+def _leave_group() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def gathered(value: Any) -> list[Any]:

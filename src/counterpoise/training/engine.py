@@ -20,7 +20,7 @@ from counterpoise.recipes.methods import METHODS
 from counterpoise.training.averaging import KeepAverage
 from counterpoise.training.checkpoints import Entry, KeepCheckpoints, VerifiedCheckpointIO
 from counterpoise.training.data import RunData, RunDataModule
-from counterpoise.training.distributed import is_first_process
+from counterpoise.training.distributed import is_first_process, leave_group_at_exit, world_size
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.loggers import build_logger, finish_loggers
 from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, KeepLogs, RowLog
@@ -70,6 +70,8 @@ def fit(
             raise KeyboardInterrupt from None
         finally:
             finish_loggers(engine.loggers)
+    if world_size() > 1:
+        leave_group_at_exit()
     return module
 
 

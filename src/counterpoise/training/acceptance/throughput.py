@@ -123,7 +123,7 @@ class TakeTurns(L.Callback):
 
 def bare_loop(recipe: Recipe, images: Images) -> Callable[[int], None]:
     """MTE-1 written by hand, on batches that are on the device already; a function that takes so many steps."""
-    device, options, (alpha,) = device_type(recipe.engine), recipe.optimizer, recipe.choice.values()
+    device, options, alpha = device_type(recipe.engine), recipe.optimizer, recipe.choice["alpha"]
     build = recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
     primary, auxiliary = _ready(build(recipe.seed + 1), device)
     loader = MemoryLoader(
