@@ -30,7 +30,7 @@ from counterpoise.predictions import Predictions, PredictionWriter
 
 ALPHA = 0.8
 _BYTES_SENT = 200
-"""Offset of `tcpi_bytes_sent` in Linux's `struct tcp_info`."""
+"""Offset of `tcpi_bytes_sent` in Linux's `struct tcp_info`; `tcpi_bytes_retrans` follows."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,9 @@ def _bytes_sent() -> int:
             with socket.socket(fileno=os.dup(int(entry.name))) as connection:
                 if connection.type == socket.SOCK_STREAM and connection.family in (socket.AF_INET, socket.AF_INET6):
                     state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                    total += struct.unpack_from("Q", state, _BYTES_SENT)[0]
+                    # On a busy machine a segment may be sent twice; that is no part of what was to be sent.
+                    sent, repeated = struct.unpack_from("QQ", state, _BYTES_SENT)
+                    total += sent - repeated
         except (FileNotFoundError, OSError):  # closed meanwhile
             continue
     return total
