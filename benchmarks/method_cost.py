@@ -8,7 +8,6 @@ else should run meanwhile; Linux alone.
 """
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.diagnosis import read_curve
 from benchmarks.reporting import Check, finish, progress
 from counterpoise.benchmark.cost import REFERENCE
 from counterpoise.benchmark.memory import peak_memory, reset_peak, resident_memory
@@ -98,8 +98,7 @@ def recipe_of(method: str, *, images: int) -> Recipe:
 
 def last_epoch(run: RunFolder) -> float:
     """Seconds of the last epoch of a training."""
-    with run.epochs.open() as file:
-        return float(list(csv.DictReader(file))[-1]["seconds"])
+    return float(read_curve(run)[-1]["seconds"])
 
 
 def inference(model: torch.nn.Module) -> float:

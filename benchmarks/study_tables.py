@@ -11,10 +11,10 @@ from counterpoise.benchmark.gathered import Column, Gathered, Group, Row, gather
 from counterpoise.benchmark.published import published_number
 from counterpoise.benchmark.store import Store
 from counterpoise.benchmark.summary import Summary, paired_difference, summarise
+from counterpoise.benchmark.tables import floor_text
 from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise.report.numbers import measure_title, number
 
-HEADLINE = ("ce", "fl", "de3", "mte1", "mte2")
 SHOWN = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE, Key.NLL)
 NOT_RUN = "not run yet"
 MINUS = "\N{MINUS SIGN}"
@@ -129,20 +129,19 @@ def _folded(command: Sequence[str], *, most: int = 110) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def quality_section(study: Study, *, methods: Sequence[str] = (), scaled: bool = False) -> str:
+def quality_section(study: Study, *, scaled: bool = False) -> str:
     """Every method in setting A: means over seeds, with half the width of their 95% t intervals."""
     group, errors = study.group("cifar10"), study.group("misclassification")
     if group is None:
         return NOT_RUN
     heads = ["", *(measure_title(key) for key in SHOWN), "noise floor of ECE", "AUROC of errors, %", "seeds"]
     rows = []
-    for method in methods or [row.line.method for row in group.rows]:
-        row, ranked = row_of(group, method), row_of(errors, method)
-        if row is None or ranked is None or errors is None:
+    for row in group.rows:
+        ranked = row_of(errors, row.line.method)
+        if not row.records or ranked is None or errors is None:
             continue
         cells = [spread(row, column_of(group, key), scaled=scaled) for key in SHOWN]
-        floors = [each.floor for each in row.estimates(column_of(group, Key.ECE), scaled=scaled) if each is not None]
-        cells.append(number(Key.ECE, mean([floor for floor in floors if floor is not None])))
+        cells.append(floor_text(row, column_of(group, Key.ECE), scaled=scaled))
         cells.append(spread(ranked, column_of(errors, Key.AUROC), scaled=scaled))
         rows.append([row.label, *cells, str(len(row.records))])
     return markdown_table(heads, rows) if rows else NOT_RUN

@@ -99,7 +99,7 @@ def _result_table(gathered: Gathered, place: int, address: Address) -> Linked:
                 target = f"#{anchor(gathered, place, index)}" if row.records else ""
                 entries.append(Entry(text, best=found.best == index, second=found.second == index, target=target))
                 if column.has_floor:
-                    entries.append(Entry(_floor_text(row, column, scaled=scaled)))
+                    entries.append(Entry(floor_text(row, column, scaled=scaled)))
                 if paper is not None:
                     entries.append(Entry("" if scaled else paper[index]))
             entries.append(Entry(f"{len(row.records)} of {len(row.line.seeds)}", links=_run_links(row, address)))
@@ -117,7 +117,7 @@ def floor_tables(gathered: Gathered) -> list[Linked]:
         for title, scaled in BLOCKS:
             rows.append((title,))
             rows += [
-                (row.label, *(_floor_text(row, each, scaled=scaled) for each in group.columns)) for row in group.rows
+                (row.label, *(floor_text(row, each, scaled=scaled) for each in group.columns)) for row in group.rows
             ]
         heads = ("", *(column.title for column in group.columns))
         tables.append(plain_table(f"Noise floor: {group.title}", heads, rows))
@@ -154,7 +154,7 @@ def _interval_text(key: Key, low: float, high: float) -> str:
     return f"({number(key, low)} to {number(key, high)})"
 
 
-def _floor_text(row: Row, column: Column, *, scaled: bool) -> str:
+def floor_text(row: Row, column: Column, *, scaled: bool) -> str:
     """Mean over seeds of what a perfectly calibrated model would show."""
     found = [each.floor for each in row.estimates(column, scaled=scaled) if each is not None and each.floor is not None]
     return number(column.key, mean(found)) if found else MISSING
