@@ -76,6 +76,8 @@ def main(*, epochs: int = 3) -> dict[str, float]:
         shipped.load_state_dict(weights)
         result["accuracy"] = (shipped(inputs).argmax(-1) == labels).float().mean().item()
         print(f"accuracy {result['accuracy']:.3f}, learning rates {lr:.3f} and {auxiliary_lr:.3f}")
+    # Caches of DTensor keep the group's threads: let them come to rest before the interpreter ends.
+    dist.barrier()
     dist.destroy_process_group()
     return result
 

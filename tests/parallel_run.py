@@ -47,9 +47,15 @@ class KeepBuffers(L.Callback):
         torch.save(buffers, self.folder / f"buffers-{trainer.global_step}-{trainer.global_rank}.pt")
 
 
+def group_threads() -> list[str]:
+    """The names of this process' threads that belong to Gloo."""
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return [name for name in names if "gloo" in name]
+
+
 def note_how_it_ended(folder: Path) -> None:
-    """Last of all at the end of the process: has it left the group?"""
-    if not dist.is_initialized():
+    """Last of all at the end of the process: has it left the group, and have the group's threads ended?"""
+    if not dist.is_initialized() and not group_threads():
         (folder / f"left-{rank_zero_only.rank}").touch()
 
 

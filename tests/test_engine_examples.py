@@ -23,6 +23,21 @@ def on_two_processes(script: Path, *arguments: str) -> str:
     return result.stdout
 
 
+def test_the_group_of_the_ddp_example_ends_its_threads():
+    """A thread of Gloo that still holds a tensor while the interpreter ends aborts the process."""
+    code = (
+        "import pathlib, torchrun_ddp; torchrun_ddp.main(epochs=1); "
+        "print(*(path.read_text() for path in pathlib.Path('/proc/self/task').glob('*/comm')))"
+    )
+    one = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0", "PYTHONPATH": str(EXAMPLES)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | one
+    )
+    assert result.returncode == 0, result.stderr
+    assert "accuracy" in result.stdout
+    assert "gloo" not in result.stdout
+
+
 def test_the_plain_loop_learns(capsys):
     result = example("plain_loop").main()
     assert result["accuracy"] > 0.9

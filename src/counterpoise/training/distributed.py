@@ -1,6 +1,7 @@
 """Several processes: who is who, equal buffers, sharded parameters."""
 
 import atexit
+import gc
 from functools import cache
 from typing import Any
 
@@ -31,7 +32,8 @@ def is_first_process() -> bool:
 def leave_group_at_exit() -> None:
     """Destroy the process group when the interpreter ends, though whoever made it does not.
 
-    Threads of Gloo that outlive the interpreter may abort the process. Lightning sees to NCCL alone.
+    A thread of Gloo that drops a tensor while the interpreter is taken down aborts the process. Lightning sees to NCCL
+    alone.
     """
     atexit.register(_leave_group)
 
@@ -39,6 +41,8 @@ def leave_group_at_exit() -> None:
 def _leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+        # The group ends its threads when nobody holds it, and the engine's objects hold it in cycles.
+        gc.collect()
 
 
 def gathered(value: Any) -> list[Any]:
