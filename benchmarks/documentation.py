@@ -21,12 +21,14 @@ import torch
 import counterpoise
 from benchmarks import scaling_tables, study_tables
 from benchmarks.comparison_tables import comparison_section
+from benchmarks.reporting import markdown_table
 from benchmarks.transcript import blocks_of
 from counterpoise.benchmark.calibration import assumed
 from counterpoise.benchmark.plan import plan, plan_text
 from counterpoise.benchmark.store import Store
 from counterpoise.benchmark.studies import STUDIES, request_of
 from counterpoise.metrics.estimates import KEY_INFO, Key
+from counterpoise.recipes.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -243,6 +245,24 @@ def grid_section(document: dict[str, Any]) -> str:
     return textwrap.fill(text, width=120)
 
 
+def method_cost_section(document: dict[str, Any]) -> str:
+    """Every method beside cross-entropy: time and memory of training, time of inference."""
+    figures = document["figures"]
+    rows = [
+        (
+            METHODS[name].title,
+            str(METHODS[name].models * METHODS[name].members),
+            f"{found['training_seconds_ratio']:.1f}",
+            f"{found['peak_megabytes_ratio']:.2f} ({found['peak_megabytes']:,.0f} MB)",
+            f"{found['added_megabytes_ratio']:.1f}",
+            f"{found['inference_seconds_ratio']:.1f}",
+        )
+        for name, found in figures["methods"].items()
+    ]
+    heads = ("over cross-entropy", "networks trained", "training time", "peak memory", "memory added by training")
+    return markdown_table((*heads, "inference time"), rows)
+
+
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "coverage": ("measures.md", coverage_section),
     "metrics": ("measures.md", speed_section),
@@ -253,6 +273,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "export": ("runs.md", export_section),
     "studies": ("benchmark.md", studies_section),
     "grid": ("benchmark.md", grid_section),
+    "method_cost": ("study.md", method_cost_section),
     "comparison": ("comparison.md", comparison_section),
     **{name: ("scaling.md", section) for name, section in scaling_tables.SECTIONS.items()},
 }

@@ -1,20 +1,22 @@
 """What the documentation shows of the reduced-scale study, from the records that are kept of it."""
 
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.reporting import markdown_table
 from benchmarks.study import PARTS, SETTING_A
-from counterpoise.benchmark.gathered import Column, Gathered, Group, Row, gather, mean
+from counterpoise.benchmark.gathered import Column, Gathered, Group, Row, gather
 from counterpoise.benchmark.published import published_number
 from counterpoise.benchmark.store import Store
-from counterpoise.benchmark.summary import Summary, paired_difference, summarise
+from counterpoise.benchmark.summary import Summary, mean, paired_difference, summarise
 from counterpoise.benchmark.tables import floor_text
 from counterpoise.metrics.estimates import KEY_INFO, Key
+from counterpoise.recipes.methods import METHODS
 from counterpoise.report.numbers import measure_title, number
 
+HEADLINE = ("ce", "fl", "de3", "mte1", "mte2")
+"""The methods that the README shows."""
 SHOWN = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE, Key.NLL)
 NOT_RUN = "not run yet"
 MINUS = "\N{MINUS SIGN}"
@@ -129,8 +131,8 @@ def _folded(command: Sequence[str], *, most: int = 110) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def quality_section(study: Study, *, scaled: bool = False) -> str:
-    """Every method in setting A: means over seeds, with half the width of their 95% t intervals."""
+def quality_section(study: Study, *, scaled: bool = False, methods: Sequence[str] = tuple(METHODS)) -> str:
+    """Methods in setting A: means over seeds, with half the width of their 95% t intervals."""
     group, errors = study.group("cifar10"), study.group("misclassification")
     if group is None:
         return NOT_RUN
@@ -138,7 +140,7 @@ def quality_section(study: Study, *, scaled: bool = False) -> str:
     rows = []
     for row in group.rows:
         ranked = row_of(errors, row.line.method)
-        if not row.records or ranked is None or errors is None:
+        if row.line.method not in methods or ranked is None or errors is None:
             continue
         cells = [spread(row, column_of(group, key), scaled=scaled) for key in SHOWN]
         cells.append(floor_text(row, column_of(group, Key.ECE), scaled=scaled))
@@ -193,21 +195,9 @@ def _difference(group: Group, claim: Claim, first: Row, second: Row, *, scaled: 
     columns = [column for column in group.columns if column.key is claim.key]
     if claim.study == "corruptions":
         columns = columns[1:]  # without the clean images
-    values = [
-        {seed: mean(found) for seed, found in _by_seed(row, columns, scaled=scaled).items()} for row in (second, first)
-    ]
-    shared = sorted(set(values[0]) & set(values[1]))
-    return paired_difference(*([found[seed] for seed in shared] for found in values))
-
-
-def _by_seed(row: Row, columns: Sequence[Column], *, scaled: bool) -> dict[int, list[float]]:
-    """The values of every finished run."""
-    table = zip(*(row.values(column, scaled=scaled) for column in columns), strict=True)
-    return {
-        run.cell.recipe.seed: list(values)
-        for run, values in zip(row.runs, table, strict=True)
-        if not any(map(math.isnan, values))
-    }
+    found = [[row.by_seed(column, scaled=scaled) for column in columns] for row in (second, first)]
+    shared = sorted(set.intersection(*(set(values) for row in found for values in row)))
+    return paired_difference(*([mean([values[seed] for values in row]) for seed in shared] for row in found))
 
 
 def _difference_text(key: Key, found: Summary) -> str:
@@ -245,6 +235,7 @@ def _published_text(study: Study, group: Group, claim: Claim, first: Row, second
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {
+    "study-headline": ("README.md", lambda study: quality_section(study, methods=HEADLINE)),
     "study-parts": ("docs/study.md", parts_section),
     "study-commands": ("docs/study.md", commands_section),
     "study-plain": ("docs/study.md", quality_section),

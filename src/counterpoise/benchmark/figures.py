@@ -15,10 +15,10 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 from counterpoise._text import shown  # noqa: E402
-from counterpoise.benchmark.gathered import Column, Group, Row, Trial, mean, severities  # noqa: E402
+from counterpoise.benchmark.gathered import Column, Group, Row, Trial, severities  # noqa: E402
 from counterpoise.benchmark.labels import Point, label_points  # noqa: E402
 from counterpoise.benchmark.record import CellRecord  # noqa: E402
-from counterpoise.benchmark.summary import Summary, summarise  # noqa: E402
+from counterpoise.benchmark.summary import Summary, mean, summarise  # noqa: E402
 from counterpoise.benchmark.tables import BLOCKS  # noqa: E402
 from counterpoise.functional.intervals import normal_quantile  # noqa: E402
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key  # noqa: E402

@@ -23,6 +23,7 @@ from counterpoise.benchmark.record import CellRecord, Outcome
 from counterpoise.benchmark.requests import Hyper, Line, Request, Setting
 from counterpoise.benchmark.store import Store
 from counterpoise.benchmark.studies import STUDIES, Study
+from counterpoise.benchmark.summary import mean
 from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.report.numbers import measure_title
 
@@ -80,6 +81,11 @@ class Row:
     def values(self, column: Column, *, scaled: bool) -> list[float]:
         """The same as numbers, NaN for None."""
         return [math.nan if found is None else found.value for found in self.estimates(column, scaled=scaled)]
+
+    def by_seed(self, column: Column, *, scaled: bool) -> dict[int, float]:
+        """The same of the runs that have such a value."""
+        values = zip(self.runs, self.values(column, scaled=scaled), strict=True)
+        return {run.cell.recipe.seed: value for run, value in values if not math.isnan(value)}
 
 
 @dataclass(frozen=True)
@@ -279,11 +285,6 @@ def severities(outcome: Outcome) -> dict[int, dict[str, Estimate]]:
         if group.severity is not None:
             found.setdefault(group.severity, {})[group.corruption or ""] = group.estimates[Key.ECE]
     return dict(sorted(found.items()))
-
-
-def mean(values: Sequence[float]) -> float:
-    """Of one or more."""
-    return math.fsum(values) / len(values)
 
 
 def severity_title(level: int) -> str:

@@ -54,6 +54,11 @@ def student_quantile(level: float, degrees: int) -> float:
     return float(stdtrit(degrees, 0.5 + level / 2))
 
 
+def mean(values: Sequence[float]) -> float:
+    """Of one or more."""
+    return math.fsum(values) / len(values)
+
+
 def summarise(values: Sequence[float], *, level: float = DEFAULT_LEVEL) -> Summary:
     """Mean, standard deviation and t interval; values that are NaN do not count.
 
@@ -64,10 +69,10 @@ def summarise(values: Sequence[float], *, level: float = DEFAULT_LEVEL) -> Summa
     defined = [value for value in values if not math.isnan(value)]
     if len(defined) < 2:
         return Summary(len(defined), defined[0] if defined else math.nan)
-    mean = math.fsum(defined) / len(defined)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in defined) / (len(defined) - 1))
+    centre = mean(defined)
+    deviation = math.sqrt(math.fsum((value - centre) ** 2 for value in defined) / (len(defined) - 1))
     half = student_quantile(level, len(defined) - 1) * deviation / math.sqrt(len(defined))
-    return Summary(len(defined), mean, deviation, mean - half, mean + half)
+    return Summary(len(defined), centre, deviation, centre - half, centre + half)
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float], *, level: float = DEFAULT_LEVEL) -> Summary:

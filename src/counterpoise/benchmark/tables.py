@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from counterpoise.benchmark.cells import Cell as GridCell
-from counterpoise.benchmark.gathered import Column, Gathered, Group, Row, mean
+from counterpoise.benchmark.gathered import Column, Gathered, Group, Row
 from counterpoise.benchmark.published import published_number
 from counterpoise.benchmark.scales import SCALES
-from counterpoise.benchmark.summary import Marks, marks, summarise
+from counterpoise.benchmark.summary import Marks, marks, mean, summarise
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise.recipes.config import LARGER_IS_BETTER
@@ -173,7 +173,7 @@ def _published_texts(gathered: Gathered, group: Group, column: Column) -> list[s
 
 def _marks(group: Group, column: Column, *, scaled: bool) -> Marks:
     """Rows are compared seed by seed, over the seeds that they share."""
-    found = [dict(zip(row.line.seeds, row.values(column, scaled=scaled), strict=False)) for row in group.rows]
+    found = [row.by_seed(column, scaled=scaled) for row in group.rows]
     seeds = sorted(set().union(*found))
     whole = [[values.get(seed, math.nan) for seed in seeds] for values in found]
     return marks(whole, higher_is_better=KEY_INFO[column.key].higher_is_better)
