@@ -1,6 +1,7 @@
 """What the documentation shows of the reduced-scale study, from the records that are kept of it."""
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ HEADLINE = ("ce", "fl", "de3", "mte1", "mte2")
 """The methods that the README shows."""
 SHOWN = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE, Key.NLL)
 NOT_RUN = "not run yet"
+VERDICTS = BETTER, WORSE, UNDECIDED, ONE_SEED = "better", "**worse**", "cannot be told", "one seed"
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -49,9 +51,10 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
     "It is better calibrated than losses made for calibration": [
         Claim("mte1", other, Key.ECE) for other in ("fl", "fl-mdca", "fl-dtdp", "dca", "mmce")
     ],
-    "One network trained by MTE is better calibrated than a deep ensemble of three, and a little less accurate": [
-        Claim(each, "de3", key) for key in (Key.ECE, Key.ACCURACY) for each in ("mte1", "mte2")
+    "One network trained by MTE is better calibrated than a deep ensemble of three": [
+        Claim(each, "de3", Key.ECE) for each in ("mte1", "mte2")
     ],
+    "The ensemble is more accurate": [Claim("de3", each, Key.ACCURACY) for each in ("mte1", "mte2")],
     "Auxiliaries that see no labels are better than peers that do (DML)": [
         Claim("mte1", "dml", key, "dml") for key in (Key.ACCURACY, Key.ECE)
     ],
@@ -156,38 +159,77 @@ def spread(row: Row, column: Column, *, scaled: bool) -> str:
     return text if found.count < 2 else f"{text} ± {number(column.key, found.mean - found.low)}"
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """A claim as far as it can be tested: the rows of both methods, and first minus second, seed by seed."""
+
+    claim: Claim
+    group: Group
+    first: Row
+    second: Row
+    plain: Summary
+    scaled: Summary
+
+    def verdict(self, *, scaled: bool) -> str:
+        """On the first method."""
+        found = self.scaled if scaled else self.plain
+        return verdict(found, higher_is_better=KEY_INFO[self.claim.key].higher_is_better)
+
+
+def compared(study: Study, claims: Sequence[Claim]) -> list[Comparison]:
+    """Those of some claims whose methods both have results."""
+    found = []
+    for claim in claims:
+        group = study.group(claim.study, claim.group)
+        first, second = row_of(group, claim.first), row_of(group, claim.second)
+        if group is not None and first is not None and second is not None:
+            plain, scaled = (_difference(group, claim, first, second, scaled=scaled) for scaled in (False, True))
+            found.append(Comparison(claim, group, first, second, plain, scaled))
+    return found
+
+
+def verdicts_section(study: Study) -> str:
+    """How many comparisons of every claim come out how."""
+    heads = ("the paper's claim", "comparisons", "as trained", "after temperature scaling")
+    rows = []
+    for title, claims in CLAIMS.items():
+        found = compared(study, claims)
+        cells = [_counted([each.verdict(scaled=scaled) for each in found]) for scaled in (False, True)]
+        rows.append((title, f"{len(found)} of {len(claims)}", *cells))
+    return markdown_table(heads, rows)
+
+
+def _counted(verdicts: Sequence[str]) -> str:
+    """Such as `3 better, 1 cannot be told`."""
+    counts = Counter(verdicts)
+    return ", ".join(f"{counts[each]} {each}" for each in VERDICTS if counts[each]) or NOT_RUN
+
+
 def claims_section(study: Study) -> str:
     """Every claim as differences, seed by seed."""
     heads = (f"first {MINUS} second", "measure", "the paper", "as trained", "", "after temperature scaling", "")
     parts = []
     for title, claims in CLAIMS.items():
-        rows = [row for claim in claims if (row := _claim_row(study, claim)) is not None]
+        rows = [_claim_row(study, each) for each in compared(study, claims)]
         parts.append(f"**{title}.**\n\n{markdown_table(heads, rows) if rows else NOT_RUN}")
     return "\n\n".join(parts)
 
 
-def _claim_row(study: Study, claim: Claim) -> list[str] | None:
-    group = study.group(claim.study, claim.group)
-    first, second = row_of(group, claim.first), row_of(group, claim.second)
-    if group is None or first is None or second is None:
-        return None
-    measure = measure_title(claim.key)
-    if group.foreign:
-        measure = f"{measure}, against {group.foreign}"
-    if claim.study == "corruptions":
+def _claim_row(study: Study, found: Comparison) -> list[str]:
+    key = found.claim.key
+    measure = measure_title(key)
+    if found.group.foreign:
+        measure = f"{measure}, against {found.group.foreign}"
+    if found.claim.study == "corruptions":
         measure = f"{measure}, mean over corruptions and severities"
-    cells = []
-    for scaled in (False, True):
-        found = _difference(group, claim, first, second, scaled=scaled)
-        cells += [
-            _difference_text(claim.key, found),
-            verdict(found, higher_is_better=KEY_INFO[claim.key].higher_is_better),
-        ]
     return [
-        f"{first.label} {MINUS} {second.label}",
+        f"{found.first.label} {MINUS} {found.second.label}",
         measure,
-        _published_text(study, group, claim, first, second),
-        *cells,
+        _published_text(study, found),
+        _difference_text(key, found.plain),
+        found.verdict(scaled=False),
+        _difference_text(key, found.scaled),
+        found.verdict(scaled=True),
     ]
 
 
@@ -217,21 +259,21 @@ def verdict(difference: Summary, *, higher_is_better: bool | None) -> str:
     'better'
     """
     if difference.count < 2:
-        return "one seed"
+        return ONE_SEED
     gain = (difference.low, difference.high) if higher_is_better else (-difference.high, -difference.low)
-    return "better" if gain[0] > 0 else "**worse**" if gain[1] < 0 else "cannot be told"
+    return BETTER if gain[0] > 0 else WORSE if gain[1] < 0 else UNDECIDED
 
 
-def _published_text(study: Study, group: Group, claim: Claim, first: Row, second: Row) -> str:
+def _published_text(study: Study, found: Comparison) -> str:
     """The paper's own difference on the data set, at its own scale."""
-    tables = study.studies[claim.study].study.tables
-    column = column_of(group, claim.key)
-    found = [
-        published_number(tables, row.setting.published, row.line.method, claim.key, column.foreign)
-        for row in (first, second)
+    key = found.claim.key
+    tables, foreign = study.studies[found.claim.study].study.tables, column_of(found.group, key).foreign
+    numbers = [
+        published_number(tables, row.setting.published, row.line.method, key, foreign)
+        for row in (found.first, found.second)
     ]
-    values = [each.value for each in found if each is not None]
-    return _signed(number(claim.key, values[0] - values[1])) if len(values) == 2 else "no number"
+    values = [each.value for each in numbers if each is not None]
+    return _signed(number(key, values[0] - values[1])) if len(values) == 2 else "no number"
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {
@@ -240,6 +282,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {
     "study-commands": ("docs/study.md", commands_section),
     "study-plain": ("docs/study.md", quality_section),
     "study-scaled": ("docs/study.md", lambda study: quality_section(study, scaled=True)),
+    "study-verdicts": ("docs/study.md", verdicts_section),
     "study-claims": ("docs/study.md", claims_section),
 }
 """By name: the page that shows it, and how."""
