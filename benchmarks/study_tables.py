@@ -139,14 +139,16 @@ def quality_section(study: Study, *, scaled: bool = False, methods: Sequence[str
     group, errors = study.group("cifar10"), study.group("misclassification")
     if group is None:
         return NOT_RUN
-    heads = ["", *(measure_title(key) for key in SHOWN), "noise floor of ECE", "AUROC of errors, %", "seeds"]
+    heads = ["", *(measure_title(key) for key in SHOWN), "AUROC of errors, %", "seeds"]
+    floor = SHOWN.index(Key.ECE) + 1
+    heads.insert(1 + floor, "its noise floor")
     rows = []
     for row in group.rows:
         ranked = row_of(errors, row.line.method)
         if row.line.method not in methods or ranked is None or errors is None:
             continue
         cells = [spread(row, column_of(group, key), scaled=scaled) for key in SHOWN]
-        cells.append(floor_text(row, column_of(group, Key.ECE), scaled=scaled))
+        cells.insert(floor, floor_text(row, column_of(group, Key.ECE), scaled=scaled))
         cells.append(spread(ranked, column_of(errors, Key.AUROC), scaled=scaled))
         rows.append([row.label, *cells, str(len(row.records))])
     return markdown_table(heads, rows) if rows else NOT_RUN
