@@ -129,7 +129,7 @@ def commands_section(_: Study) -> str:
     )
 
 
-def _folded(command: Sequence[str], *, most: int = 110) -> str:
+def _folded(command: Sequence[str], *, most: int = 80) -> str:
     """A command over several lines."""
     lines = [""]
     for word in map(shlex.quote, command):
