@@ -8,6 +8,7 @@ do not depend on the number of processes. The data are random clusters. Runs on 
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before the group is made, or defaults of its functions keep the group's threads alive
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR

@@ -12,11 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-if dist.is_available():
-    # DistributedDataParallel imports it, and its functions' defaults are the default group at that moment: imported
-    # after the group was made, they keep the group and its threads alive beyond destroy_process_group.
-    import torch.distributed.nn.functional
-
 IGNORE_INDEX = -100
 """The label of a position that takes no part, as in `torch.nn.functional.cross_entropy`."""
 

@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# DistributedDataParallel imports this, and its functions' defaults are the default group at that moment: imported after
+# the group was made, they keep the group and its threads alive beyond destroy_process_group.
+import torch.distributed.nn
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
