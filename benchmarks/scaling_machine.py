@@ -229,6 +229,15 @@ def together(sizes: Sequence[Size] = (), *, repetitions: int = 5, world: int = 2
 def _rank(rank: int, world: int, folder: str, sizes: tuple[Size, ...], repetitions: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    result = _together(sizes, repetitions)
+    if rank == 0:
+        (Path(folder) / "result.json").write_text(json.dumps(vars(result)))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _together(sizes: tuple[Size, ...], repetitions: int) -> Together:
+    """What several processes measure; no model outlives it, for a group whose last holder is a model can hang."""
     buffer, number = torch.zeros(1 << 22), torch.zeros(1)
     seconds, latency = best_seconds(
         [lambda: dist.all_reduce(buffer), lambda: dist.all_reduce(number)], repetitions=repetitions
@@ -236,7 +245,7 @@ def _rank(rank: int, world: int, folder: str, sizes: tuple[Size, ...], repetitio
     linear = MutualTransport(nn.Linear(1000, 500), [nn.Linear(1000, 500)], ALPHA)
     parallel = nn.parallel.DistributedDataParallel(linear)
     images, labels = torch.zeros(1, 1000), torch.zeros(1, dtype=torch.long)
-    result = Together(
+    return Together(
         payload=buffer.nbytes,
         sent=_sent_by(lambda: dist.all_reduce(buffer)),
         seconds=seconds,
@@ -245,10 +254,6 @@ def _rank(rank: int, world: int, folder: str, sizes: tuple[Size, ...], repetitio
         gradients_sent=_sent_by(lambda: parallel(images, labels=labels).loss.backward()),
         steps=best_seconds([stepper(size, parallel=True) for size in sizes], repetitions=repetitions),
     )
-    if rank == 0:
-        (Path(folder) / "result.json").write_text(json.dumps(vars(result)))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def _sent_by(run: Callable[[], object]) -> int:

@@ -32,9 +32,8 @@ def network(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(20, width), nn.ReLU(), nn.Linear(width, 5))
 
 
-def main(*, epochs: int = 3) -> dict[str, float]:
+def train(*, epochs: int) -> dict[str, float]:
     """Train, and return the last loss, the accuracy and the last learning rates."""
-    dist.init_process_group("gloo")
     torch.manual_seed(0)
     inputs, labels = clusters(1024)
     dataset = TensorDataset(inputs, labels)
@@ -65,8 +64,15 @@ def main(*, epochs: int = 3) -> dict[str, float]:
     lr, auxiliary_lr = (group["lr"] for group in optimizer.param_groups)
     if dist.get_rank() == 0:
         print(f"accuracy {accuracy:.3f}, learning rates {lr:.3f} and {auxiliary_lr:.3f}")
-    dist.destroy_process_group()
     return {"loss": loss.item(), "accuracy": accuracy, "lr": lr, "auxiliary_lr": auxiliary_lr}
+
+
+def main(*, epochs: int = 3) -> dict[str, float]:
+    """Train within a process group that outlives the model: a model that is the last to hold it can hang at its end."""
+    dist.init_process_group("gloo")
+    result = train(epochs=epochs)
+    dist.destroy_process_group()
+    return result
 
 
 if __name__ == "__main__":

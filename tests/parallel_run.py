@@ -4,7 +4,9 @@
 """
 
 import atexit
+import gc
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.recipes import METHODS
 from counterpoise.training import resume, train
@@ -53,15 +56,23 @@ def group_threads() -> list[str]:
     return [name for name in names if "gloo" in name]
 
 
-def note_how_it_ended(folder: Path) -> None:
-    """Last of all at the end of the process: has it left the group, and have the group's threads ended?"""
-    if not dist.is_initialized() and not group_threads():
+def note_how_it_ended(folder: Path, holders: list[int]) -> None:
+    """Last of all at the end of the process: has it left the group after all models, and have its threads ended?"""
+    if holders == [0] and not dist.is_initialized() and not group_threads():
         (folder / f"left-{rank_zero_only.rank}").touch()
+
+
+def count_holders(destroy: Callable[[], None], holders: list[int]) -> None:
+    """Destroy the group, and note how many models still hold it."""
+    holders.append(sum(isinstance(each, DistributedDataParallel) for each in gc.get_objects()))
+    destroy()
 
 
 def main() -> None:
     folder, devices, strategy, method, network, *action = sys.argv[1:]
-    atexit.register(note_how_it_ended, Path(folder))
+    holders: list[int] = []
+    atexit.register(note_how_it_ended, Path(folder), holders)
+    dist.destroy_process_group = partial(count_holders, dist.destroy_process_group, holders)
     # Of 17 images in batches of 8 the first rank has a batch more than the second.
     changes: dict[str, Any] = {"data__held_out": 17, "evaluation__batch": 8, "engine__ema": 0.8}
     recipe = small_recipe(

@@ -1,10 +1,6 @@
 """The example of each training engine runs, learns, and does what its text says; two of them on two processes."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,30 +8,32 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from counterpoise import MutualTransport
 from example_scripts import EXAMPLES, example
+from launching import run_python, torchrun
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
-def on_two_processes(script: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, *arguments]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+def test_the_group_of_the_ddp_example_outlives_the_model_and_ends_its_threads():
+    """A thread of Gloo that runs while the interpreter ends may abort it; a model that ends the group may hang."""
+    code = """
+import gc, pathlib
+import torch.distributed as dist
+import torchrun_ddp
+from torch.nn.parallel import DistributedDataParallel
 
+def destroy(really=dist.destroy_process_group):
+    print("models", sum(isinstance(each, DistributedDataParallel) for each in gc.get_objects()))
+    really()
 
-def test_the_group_of_the_ddp_example_ends_its_threads():
-    """A thread of Gloo that still holds a tensor while the interpreter ends aborts the process."""
-    code = (
-        "import pathlib, torchrun_ddp; torchrun_ddp.main(epochs=1); "
-        "print(*(path.read_text() for path in pathlib.Path('/proc/self/task').glob('*/comm')))"
-    )
+dist.destroy_process_group = destroy
+torchrun_ddp.main(epochs=1)
+print("threads", *(path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")))
+"""
     one = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0", "PYTHONPATH": str(EXAMPLES)}
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | one
-    )
-    assert result.returncode == 0, result.stderr
-    assert "accuracy" in result.stdout
-    assert "gloo" not in result.stdout
+    printed = run_python("-c", code, env=one)
+    assert "accuracy" in printed
+    assert "models 0" in printed
+    assert "gloo" not in printed
 
 
 def test_the_plain_loop_learns(capsys):
@@ -93,7 +91,7 @@ def test_two_processes_give_the_losses_of_one_on_the_whole_batch(name):
             expected.append(loss.item())
     accuracy = (objective.primary(dataset.tensors[0]).argmax(-1) == dataset.tensors[1]).float().mean().item()
 
-    printed = on_two_processes(EXAMPLES / f"{name}.py")
+    printed = run_python(EXAMPLES / f"{name}.py", env=ONE_THREAD, launcher=torchrun(2))
     losses = [float(value) for value in re.findall(r"loss (\S+)", printed)]
     assert losses == pytest.approx(expected, abs=1e-5)
     assert accuracy > 0.9
@@ -127,7 +125,7 @@ for prepared, linked in ((False, True), (True, True), (True, False)):
 def test_a_prepared_scheduler_steps_once_for_each_process(tmp_path):
     script = tmp_path / "schedulers.py"
     script.write_text(SCHEDULERS)
-    printed = on_two_processes(script, str(EXAMPLES / "accelerate_loop.py"))
+    printed = run_python(script, EXAMPLES / "accelerate_loop.py", env=ONE_THREAD, launcher=torchrun(2))
     three_steps, six_steps = "0.125 0.01", "0.015625 0.01"
     assert re.findall("2 processes: (.*)", printed) == [three_steps, six_steps, three_steps]
     assert "learning rates 0.010 and 0.010" in printed

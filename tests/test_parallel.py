@@ -1,8 +1,5 @@
 """Runs on two processes over gloo, started as a user would: DDP and FSDP2 take the steps of one process."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,22 +10,15 @@ from torch.nn import functional
 from counterpoise.predictions import read_predictions
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, RowLog
+from launching import run_python, torchrun
 from runs import ending
 
 SCRIPT = Path(__file__).parent / "parallel_run.py"
 
 
 def run(folder, *arguments: str, launcher: tuple[str, ...] = ()) -> None:
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    finished = subprocess.run(
-        [sys.executable, *launcher, str(SCRIPT), str(folder), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr[-3000:]
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    run_python(SCRIPT, folder, *arguments, env=environment, launcher=launcher)
 
 
 def rows(folder) -> list[dict[str, str]]:
@@ -68,12 +58,11 @@ def test_a_term_over_the_batch_is_that_of_the_whole_batch_on_two_processes(tmp_p
 
 def test_two_processes_resume_with_the_same_bits(tmp_path):
     """With BatchNorm and torchrun; the first part is the same run, cut after an epoch."""
-    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
-    run(tmp_path / "whole", "2", "ddp", "mte1", "batchnorm", launcher=torchrun)
-    run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "stop", launcher=torchrun)
-    run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "resume", launcher=torchrun)
+    run(tmp_path / "whole", "2", "ddp", "mte1", "batchnorm", launcher=torchrun(2))
+    run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "stop", launcher=torchrun(2))
+    run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "resume", launcher=torchrun(2))
     assert ending(tmp_path / "broken") == ending(tmp_path / "whole")
-    # A process that ends within its group may be aborted by the group's threads.
+    # A process that ends within its group may be aborted by the group's threads, or wait for them for ever.
     assert {path.name for path in (tmp_path / "whole").glob("left-*")} == {"left-0", "left-1"}
 
 

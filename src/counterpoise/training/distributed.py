@@ -44,9 +44,11 @@ def leave_group_at_exit() -> None:
 
 def _leave_group() -> None:
     if dist.is_initialized():
-        dist.destroy_process_group()
-        # The group ends its threads when nobody holds it, and the engine's objects hold it in cycles.
+        # The engine's objects hold the group in cycles, and it ends its threads when nobody holds it. They must not be
+        # the last to hold it: what DistributedDataParallel has in C++ waits for those threads without letting go of the
+        # interpreter's lock, which a thread that has just ended a collective waits for.
         gc.collect()
+        dist.destroy_process_group()
 
 
 def gathered(value: Any) -> list[Any]:
