@@ -203,10 +203,10 @@ def difference(first: Sequence[dict[str, str]], second: Sequence[dict[str, str]]
     return max(abs(float(a[name]) - float(b[name])) for a, b in zip(first, second, strict=True) for name in names)
 
 
-def default_cell(store: Store) -> str:
-    """MTE-1 at the chosen alpha and the first seed."""
+def first_cell(store: Store, method: str) -> str:
+    """The run of a method with the chosen hyper-parameters and the first seed, in the setting of the figures."""
     (study,) = gather(store, studies=[STUDY])
-    (row,) = (row for row in study.groups[0].rows if row.line.method == METHOD)
+    (row,) = (row for row in study.groups[0].rows if row.line.method == method)
     return row.runs[0].cell.id
 
 
@@ -222,7 +222,7 @@ def main() -> None:
         recipe = replace(smoke().figure.recipe, method=METHOD)
     else:
         store = Store(options.results)
-        cell = options.cell or default_cell(store)
+        cell = options.cell or first_cell(store, METHOD)
         recipe = CellRecord.from_json(store.record_file(cell).read_text()).recipe
         kept = read_curve(store.run_folder(cell))
     found = diagnose(recipe)

@@ -263,6 +263,27 @@ def method_cost_section(document: dict[str, Any]) -> str:
     return markdown_table((*heads, "inference time"), rows)
 
 
+def diagnosis_section(document: dict[str, Any]) -> str:
+    """How far a run was from its equations, and where both of its models ended."""
+    figures = document["figures"]
+    found = {check["name"]: check["measured"] for check in document["checks"]}
+    deviations = [(name, f"{value:.1e}" if value else "0") for name, value in found.items()]
+    names = ["primary", *(f"auxiliary {number}" for number in range(1, len(figures["curves"])))]
+    ends = [
+        (
+            name,
+            f"{100 * last['training_accuracy']:.1f}",
+            f"{last['training_nll']:.3f}",
+            f"{100 * last['validation_accuracy']:.1f}",
+            f"{last['validation_nll']:.3f}",
+        )
+        for name, (*_, last) in zip(names, figures["curves"], strict=True)
+    ]
+    heads = ("in the last epoch", "training accuracy, %", "training NLL", "held-out accuracy, %", "held-out NLL")
+    checked = ("difference", f"largest of {figures['steps']:,} steps")
+    return markdown_table(checked, deviations) + "\n\n" + markdown_table(heads, ends)
+
+
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "coverage": ("measures.md", coverage_section),
     "metrics": ("measures.md", speed_section),
@@ -274,6 +295,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "studies": ("benchmark.md", studies_section),
     "grid": ("benchmark.md", grid_section),
     "method_cost": ("study.md", method_cost_section),
+    "diagnosis": ("study.md", diagnosis_section),
     "comparison": ("comparison.md", comparison_section),
     **{name: ("scaling.md", section) for name, section in scaling_tables.SECTIONS.items()},
 }

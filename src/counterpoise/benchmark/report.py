@@ -70,7 +70,8 @@ def as_markdown_text(document: Document) -> str:
 
 def as_latex_text(document: Document) -> str:
     """The tables, for the booktabs package; what is to be known of each stands in comments above it."""
-    lines = [f"% {document.title}. Scale {document.scale}.", "% Needs the package booktabs."]
+    needs = r"booktabs; the widest tables need \scriptsize on a landscape page"
+    lines = [f"% {document.title}. Scale {document.scale}.", f"% Needs the package {needs}."]
     for section in document.sections:
         lines += ["", f"% {section.title}: {section.progress}. {section.caption}"]
         for table in _tables(section):
