@@ -63,6 +63,23 @@ def test_labels_do_not_lie_on_each_other(spread):
         assert Bbox.intersection(box, panel.bbox).width == pytest.approx(box.width)
 
 
+def test_labels_leave_lines_free():
+    places = [(0.2, 0.2), (0.3, 0.7), (0.5, 0.5), (0.7, 0.3), (0.8, 0.8)]
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    panel = figure.subplots()
+    panel.set(xlim=(0, 1), ylim=(0, 1))
+    for x, y in places:
+        panel.hlines(y, x - 0.1, x + 0.1)
+        panel.vlines(x, y - 0.1, y + 0.1)
+    label_points(figure, panel, [(x, y, f"method {i}", "k") for i, (x, y) in enumerate(places)], paper="w")
+    figure.draw_without_rendering()
+    segments = [segment for lines in panel.collections for segment in lines.get_segments()]
+    for (x, y), text in zip(places, panel.texts, strict=True):
+        box = Text.get_window_extent(text).transformed(panel.transData.inverted())
+        assert not any(box.overlaps(Bbox(segment)) for segment in segments)
+        assert max(abs(box.x0 + box.x1 - 2 * x), abs(box.y0 + box.y1 - 2 * y)) < 0.4
+
+
 def test_sweep_shows_every_value_and_rings_the_chosen_one(studies):
     study = studies["alpha"]
     (drawing,) = drawings.drawings(study)

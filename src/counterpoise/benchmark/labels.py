@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
@@ -19,19 +20,32 @@ _DIRECTIONS = 16
 _POINTS_PER_INCH = 72
 _MARK = 5
 """Half the width of a mark, in points; with some room."""
+_LINE = 2.5
+"""Width of a line, in points; the same."""
+_HIDES = 10.0
+"""How much worse it is to cover a square point of a mark or a name than one of a line."""
+_AWAY = 3.0
+"""How many square points of a line may be covered to be a point nearer."""
 
 
 def label_points(figure: Figure, axes: Axes, points: Sequence[Point], *, paper: str) -> None:
-    """Write the name of each point at the nearest place that is free, with a thin line to it where that is far.
+    """Write the name of each point at the best place near it, with a thin line to it where that is not right beside it.
 
-    The axes must have their limits. Where no place is free, the one that covers least is taken. Letters have an edge in
-    the colour of the paper, because lines of other points may run through them.
+    The axes must have their limits, and the lines that names should leave free (`hlines` and `vlines`). No mark and no
+    other name is covered where there is any place for that; lines are, if the next free place is far. Letters have an
+    edge in the colour of the paper, because lines may run through them.
     """
     FigureCanvasAgg(figure)
     figure.draw_without_rendering()
     scale = figure.dpi / _POINTS_PER_INCH
     centres = [axes.transData.transform((x, y)).tolist() for x, y, _, _ in points]
     taken = [_box(x, y, 2 * _MARK * scale, 2 * _MARK * scale) for x, y in centres]
+    lines = [
+        Bbox(axes.transData.transform(segment)).padded(_LINE * scale / 2)
+        for collection in axes.collections
+        if isinstance(collection, LineCollection)
+        for segment in collection.get_segments()
+    ]
     for (x, y, name, colour), centre in zip(points, centres, strict=True):
         text = axes.annotate(
             name, (x, y), textcoords="offset points", xytext=(0, 0), fontsize=8.5, color=colour, ha="center",
@@ -40,34 +54,39 @@ def label_points(figure: Figure, axes: Axes, points: Sequence[Point], *, paper: 
         )  # fmt: skip
         text.set_in_layout(False)
         size = Text.get_window_extent(text)  # an annotation's own would hold its line as well
-        place, is_near = _free_place(centre, size.width, size.height, taken, axes.bbox, scale=scale)
+        places = _places(centre, size.width, size.height, scale=scale)
+        costs = [_cost(*each, taken=taken, lines=lines, around=axes.bbox, scale=scale) for each in places]
+        place, distance = places[costs.index(min(costs))]
         taken.append(place)
         text.xyann = ((place.x0 + place.x1) / 2 - centre[0]) / scale, ((place.y0 + place.y1) / 2 - centre[1]) / scale
-        if is_near and text.arrow_patch is not None:
+        if distance == _NEAR and text.arrow_patch is not None:
             text.arrow_patch.set_visible(False)
 
 
-def _free_place(
-    centre: Sequence[float], width: float, height: float, taken: Sequence[Bbox], around: Bbox, *, scale: float
-) -> tuple[Bbox, bool]:
-    """The nearest box that covers nothing, else the one that covers least; and whether it is right beside the point."""
-    least, best = math.inf, (Bbox.null(), False)
-    for distance in _DISTANCES:
-        for step in range(_DIRECTIONS):
-            angle = 2 * math.pi * step / _DIRECTIONS
-            # The nearest edge of the text, and not its middle, is at that distance.
-            place = _box(
+def _places(centre: Sequence[float], width: float, height: float, *, scale: float) -> list[tuple[Bbox, int]]:
+    """Boxes around a point, each with the distance of its nearest edge in points."""
+    return [
+        (
+            _box(
                 centre[0] + math.cos(angle) * (distance * scale + width / 2),
                 centre[1] + math.sin(angle) * (distance * scale + height / 2),
                 width,
                 height,
-            )
-            covered = sum(_overlap(place, other) for other in taken) + width * height - _overlap(place, around)
-            if covered < least:
-                least, best = covered, (place, distance == _NEAR)
-        if least < 1:
-            break
-    return best
+            ),
+            distance,
+        )
+        for distance in _DISTANCES
+        for angle in (2 * math.pi * step / _DIRECTIONS for step in range(_DIRECTIONS))
+    ]
+
+
+def _cost(
+    place: Bbox, distance: int, *, taken: Sequence[Bbox], lines: Sequence[Bbox], around: Bbox, scale: float
+) -> float:
+    """What a place covers, in square points, and how far it is."""
+    hidden = sum(_overlap(place, other) for other in taken) + place.width * place.height - _overlap(place, around)
+    crossed = sum(_overlap(place, line) for line in lines)
+    return (_HIDES * hidden + crossed) / scale**2 + _AWAY * distance
 
 
 def _box(x: float, y: float, width: float, height: float) -> Bbox:
