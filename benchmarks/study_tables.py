@@ -215,7 +215,7 @@ def _counted(verdicts: Sequence[str]) -> str:
 
 def claims_section(study: Study) -> str:
     """Every claim as differences, seed by seed."""
-    heads = (f"first {MINUS} second", "measure", "the paper", "as trained", "", "after temperature scaling", "")
+    heads = (f"first {MINUS} second", "measure", "the paper", "as trained", "after temperature scaling")
     parts = []
     for title, claims in CLAIMS.items():
         rows = [_claim_row(study, each) for each in compared(study, claims)]
@@ -234,10 +234,8 @@ def _claim_row(study: Study, found: Comparison) -> list[str]:
         f"{found.first.label} {MINUS} {found.second.label}",
         measure,
         _published_text(study, found),
-        _difference_text(key, found.plain),
-        found.verdict(scaled=False),
-        _difference_text(key, found.scaled),
-        found.verdict(scaled=True),
+        f"{_difference_text(key, found.plain)}: {found.verdict(scaled=False)}",
+        f"{_difference_text(key, found.scaled)}: {found.verdict(scaled=True)}",
     ]
 
 
@@ -281,7 +279,7 @@ def _published_text(study: Study, found: Comparison) -> str:
         for row in (found.first, found.second)
     ]
     values = [each.value for each in numbers if each is not None]
-    return _signed(number(key, values[0] - values[1])) if len(values) == 2 else "no number"
+    return _signed(number(key, values[0] - values[1])) if len(values) == 2 else "–"
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {
