@@ -279,7 +279,7 @@ def _published_text(study: Study, found: Comparison) -> str:
         for row in (found.first, found.second)
     ]
     values = [each.value for each in numbers if each is not None]
-    return _signed(number(key, values[0] - values[1])) if len(values) == 2 else "–"
+    return _signed(number(key, values[0] - values[1])) if len(values) == 2 else "none"
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {
