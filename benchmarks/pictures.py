@@ -63,8 +63,8 @@ def learning_curves(diagnosis: dict[str, Any], reference: Sequence[dict[str, str
             if key in reference[0]:
                 curves.append([float(epoch[key]) for epoch in reference])
             for index, (name, curve) in enumerate(zip(CURVES, curves, strict=False)):
-                drawn = {"color": LIGHT.series[index], "linestyle": line(index), "label": name}
-                axes.plot(range(1, len(curve) + 1), curve, **drawn)
+                epochs = range(1, len(curve) + 1)
+                axes.plot(epochs, curve, color=LIGHT.colour(index), linestyle=line(index), label=name)
             axes.set(xlabel="epoch", title=title)
             if "accuracy" in key:
                 axes.set_ylim(0, 1)

@@ -4,9 +4,7 @@
 """
 
 import atexit
-import gc
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.recipes import METHODS
 from counterpoise.training import resume, train
@@ -27,6 +24,7 @@ from counterpoise.training.distributed import is_first_process
 from counterpoise.training.engine import fit
 from counterpoise.training.folder import RunFolder, conditions_now, start
 from counterpoise.training.networks import recipe_models
+from group_ends import group_threads, watch_models
 from runs import Stop, small_data, small_recipe
 
 
@@ -50,29 +48,15 @@ class KeepBuffers(L.Callback):
         torch.save(buffers, self.folder / f"buffers-{trainer.global_step}-{trainer.global_rank}.pt")
 
 
-def group_threads() -> list[str]:
-    """The names of this process' threads that belong to Gloo."""
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-    return [name for name in names if "gloo" in name]
-
-
 def note_how_it_ended(folder: Path, holders: list[int]) -> None:
     """Last of all at the end of the process: has it left the group after all models, and have its threads ended?"""
     if holders == [0] and not dist.is_initialized() and not group_threads():
         (folder / f"left-{rank_zero_only.rank}").touch()
 
 
-def count_holders(destroy: Callable[[], None], holders: list[int]) -> None:
-    """Destroy the group, and note how many models still hold it."""
-    holders.append(sum(isinstance(each, DistributedDataParallel) for each in gc.get_objects()))
-    destroy()
-
-
 def main() -> None:
     folder, devices, strategy, method, network, *action = sys.argv[1:]
-    holders: list[int] = []
-    atexit.register(note_how_it_ended, Path(folder), holders)
-    dist.destroy_process_group = partial(count_holders, dist.destroy_process_group, holders)
+    atexit.register(note_how_it_ended, Path(folder), watch_models())
     # Of 17 images in batches of 8 the first rank has a batch more than the second.
     changes: dict[str, Any] = {"data__held_out": 17, "evaluation__batch": 8, "engine__ema": 0.8}
     recipe = small_recipe(
