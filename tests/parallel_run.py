@@ -73,7 +73,11 @@ def main() -> None:
     elif action == ["stop"]:
         torch.set_num_threads(1)
         if is_first_process():
-            start(RunFolder(Path(folder)), recipe, conditions_now(recipe, device="cpu", world_size=int(devices)))
+            start(
+                RunFolder(Path(folder)),
+                recipe,
+                conditions_now(recipe, device="cpu", kernels="native", world_size=int(devices)),
+            )
         objective = METHODS[method].build(models(recipe.seed), **recipe.choice)
         try:
             fit(recipe, RunFolder(Path(folder)), objective, data, resume_from=None, callbacks=[Stop(7)])

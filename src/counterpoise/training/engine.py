@@ -15,8 +15,9 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from counterpoise.recipes.config import LARGER_IS_BETTER, EngineOptions, Recipe
+from counterpoise.recipes.config import LARGER_IS_BETTER, EngineOptions, Kernels, Recipe
 from counterpoise.recipes.methods import METHODS
+from counterpoise.training.arithmetic import WidenedBfloat16, bfloat16_kernels
 from counterpoise.training.averaging import KeepAverage
 from counterpoise.training.checkpoints import Entry, KeepCheckpoints, VerifiedCheckpointIO
 from counterpoise.training.data import RunData, RunDataModule
@@ -140,10 +141,17 @@ def _buffer_option() -> str:
 
 
 def _precision(engine: EngineOptions) -> Precision | None:
-    """Lightning turns float16 on a CPU into bfloat16, unless it is given the plugin."""
+    """What Lightning would not choose by itself: on a CPU, where it turns float16 into bfloat16."""
     if engine.precision == "float16" and device_type(engine) == "cpu":
         return MixedPrecision("16-mixed", "cpu")
-    return None
+    return WidenedBfloat16() if kernels(engine) == "float32" else None
+
+
+def kernels(engine: EngineOptions) -> Kernels:
+    """What computes in the engine's precision. A compiled or sharded model has kernels of its own."""
+    if engine.precision != "bfloat16" or engine.compile or engine.strategy == "fsdp":
+        return "native"
+    return bfloat16_kernels(device_type(engine))
 
 
 def device_type(engine: EngineOptions) -> str:

@@ -16,7 +16,7 @@ import counterpoise
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
 from counterpoise._files import write_text
-from counterpoise.recipes.config import Allowance, Recipe
+from counterpoise.recipes.config import Allowance, Kernels, Recipe
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.environment", 1
 PACKAGES = ("torch", "torchvision", "lightning", "numpy", "datasets", "pyarrow", "timm", "safetensors")
@@ -37,6 +37,7 @@ class Conditions:
     threads: int
     world_size: int
     command: str
+    kernels: Kernels = "native"
     step: int = 0
     allowed: list[str] = field(default_factory=list)
 
@@ -119,7 +120,7 @@ class RunFolder:
             raise ValueError(f"{self.config}: {error}") from None
 
 
-def conditions_now(recipe: Recipe, *, device: str, world_size: int) -> Conditions:
+def conditions_now(recipe: Recipe, *, device: str, kernels: Kernels, world_size: int) -> Conditions:
     """The conditions of this process."""
     return Conditions(
         config_digest=recipe.digest,
@@ -130,6 +131,7 @@ def conditions_now(recipe: Recipe, *, device: str, world_size: int) -> Condition
         threads=torch.get_num_threads(),
         world_size=world_size,
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        kernels=kernels,
     )
 
 

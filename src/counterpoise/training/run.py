@@ -14,7 +14,7 @@ from counterpoise.recipes.methods import METHODS
 from counterpoise.training.checkpoints import newest_intact, read_manifest, remove_strays, write_manifest
 from counterpoise.training.data import RunData, keep_split, named_data, require_evaluable
 from counterpoise.training.distributed import is_first_process
-from counterpoise.training.engine import device_type, fit, require_processes
+from counterpoise.training.engine import device_type, fit, kernels, require_processes
 from counterpoise.training.folder import (
     Conditions,
     RunFolder,
@@ -115,7 +115,9 @@ def _prepared(
 
 def _conditions(recipe: Recipe) -> Conditions:
     engine = recipe.engine
-    return conditions_now(recipe, device=device_type(engine), world_size=engine.devices * engine.nodes)
+    return conditions_now(
+        recipe, device=device_type(engine), kernels=kernels(engine), world_size=engine.devices * engine.nodes
+    )
 
 
 def _complete(recipe: Recipe, run: RunFolder, *, models: ModelFactory, data: RunData, page: bool) -> Evaluation | None:
