@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import _get_current_function_mode_stack
 
 from counterpoise.models import Backbone, build_model
 from counterpoise.recipes.config import EngineOptions
-from counterpoise.training.arithmetic import bfloat16_kernels, float32_kernels
+from counterpoise.training.arithmetic import bfloat16_kernels, float32_kernels, mixed_precision
 from counterpoise.training.engine import kernels
 
 ROUNDING = 2.0**-8
@@ -76,6 +77,19 @@ def test_a_network_agrees_with_autocast() -> None:
     torch.testing.assert_close(widened, native, rtol=0.02, atol=0.02)
     for one, other in zip(gradients, native_gradients, strict=True):
         assert (one - other).norm() <= 0.02 * other.norm() + 1e-6
+
+
+@pytest.mark.parametrize("able", [OLD_CPU, OLD_CPU | {"avx512_bf16": True}], ids=["without", "with instructions"])
+def test_by_hand_as_in_the_engine(able: dict[str, object]) -> None:
+    """Whoever times a step by hand times the engine's arithmetic."""
+    layer, images = nn.Conv2d(3, 4, 3), torch.rand(2, 3, 5, 5)
+    with patch.object(torch.cpu, "get_capabilities", lambda: able):
+        with mixed_precision("bfloat16", device="cpu"):
+            widened = any(isinstance(mode, float32_kernels) for mode in _get_current_function_mode_stack())
+            assert layer(images).dtype == torch.bfloat16
+        with mixed_precision("float32", device="cpu"):
+            assert layer(images).dtype == torch.float32
+    assert widened == (able is OLD_CPU)
 
 
 def test_nothing_changes_without_autocast() -> None:

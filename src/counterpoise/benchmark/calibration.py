@@ -12,7 +12,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from counterpoise.data.images import Images
 from counterpoise.models import Backbone, build_model
 from counterpoise.recipes.config import EvaluationOptions, OptimizerOptions, Recipe
 from counterpoise.recipes.methods import METHODS
+from counterpoise.training.arithmetic import mixed_precision
 from counterpoise.training.data import from_images
 from counterpoise.training.engine import device_type
 from counterpoise.training.folder import RunFolder
@@ -39,7 +39,6 @@ _BUDGET = 16.0
 """Seconds for the speeds of all networks."""
 
 _MOST_STEPS, _NOISE_ROWS = 20, 100
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def _speed(network: Backbone, recipe: Recipe, *, device: str, budget: float) -> 
 
     def step(images: Tensor) -> None:
         labels = torch.zeros(len(images), dtype=torch.long, device=device)
-        with torch.autocast(device, _DTYPES[precision]) if precision in _DTYPES else nullcontext():
+        with mixed_precision(precision, device=device):
             loss = objective(images, labels=labels).loss
         loss.backward()
         optimizer.step()

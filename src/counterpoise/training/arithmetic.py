@@ -7,7 +7,7 @@ case, so that the two differ in the order of summation alone, as two models of C
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from counterpoise.recipes.config import Kernels
+from counterpoise.recipes.config import Kernels, Precision
 
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _UNITS = ("avx512_bf16", "amx_bf16")
 _WIDENED = {torch.conv1d, torch.conv2d, torch.conv3d, functional.linear}
 
@@ -26,8 +27,19 @@ def bfloat16_kernels(device: str) -> Kernels:
     """Those that are faster on a device; `float32` on an x86 CPU without bfloat16 instructions."""
     if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # as in older releases of torch
         return "native"
-    able: dict[str, Any] = torch.cpu.get_capabilities()
+    able = torch.cpu.get_capabilities()
     return "float32" if able.get("architecture") == "x86_64" and not any(map(able.get, _UNITS)) else "native"
+
+
+@contextmanager
+def mixed_precision(precision: Precision, *, device: str) -> Iterator[None]:
+    """What the engine runs a forward pass in; in float32, nothing."""
+    if precision == "float32":
+        yield
+        return
+    widened = precision == "bfloat16" and bfloat16_kernels(device) == "float32"
+    with torch.autocast(device, _DTYPES[precision]), float32_kernels() if widened else nullcontext():
+        yield
 
 
 class WidenedBfloat16(MixedPrecision):

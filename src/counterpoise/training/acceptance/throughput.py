@@ -19,6 +19,7 @@ from counterpoise.data.memory import MemoryLoader
 from counterpoise.recipes.config import Recipe
 from counterpoise.training.acceptance.bench import Bench, Finding, Skipped, gratings, recipe_for
 from counterpoise.training.acceptance.runs import synchronise, trained
+from counterpoise.training.arithmetic import mixed_precision
 from counterpoise.training.engine import device_type
 from counterpoise.training.networks import recipe_models
 
@@ -32,7 +33,7 @@ SHORT_STEP = 0.01
 """Seconds; of a bare step below this, the milliseconds that any engine needs are a large part, and only a warning."""
 
 _BARE_BATCHES = 20
-_DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
+_PRECISIONS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ def step_times(
         deadline: by `time.monotonic`; a block that is not full by then is left out.
         say: shows a line of progress.
     """
-    if recipe.method != "mte1" or recipe.engine.precision not in _DTYPES:
-        raise ValueError(f"the bare loop is of mte1 in {' or '.join(_DTYPES)}")
+    if recipe.method != "mte1" or recipe.engine.precision not in _PRECISIONS:
+        raise ValueError(f"the bare loop is of mte1 in {' or '.join(_PRECISIONS)}")
     recipe = replace(recipe, engine=replace(recipe.engine, checkpoint_steps=None))
     turns = TakeTurns(bare_loop(recipe, images), recipe, block=block, blocks=blocks, deadline=deadline, say=say)
     trained(recipe, images, callbacks=[turns])
@@ -142,12 +143,11 @@ def bare_loop(recipe: Recipe, images: Images) -> Callable[[int], None]:
         nesterov=options.nesterov,
         weight_decay=options.weight_decay,
     )
-    dtype = _DTYPES[recipe.engine.precision]
 
     def steps(number: int) -> None:
         for inputs, labels in islice(batches, number):
             optimizer.zero_grad()
-            with torch.autocast(device, dtype, enabled=dtype is not None):
+            with mixed_precision(recipe.engine.precision, device=device):
                 f, g = primary(inputs).float(), auxiliary(inputs).float()
             log_f, log_g = F.log_softmax(f, -1), F.log_softmax(g, -1)
             pull = F.kl_div(log_f, log_g.detach(), log_target=True, reduction="batchmean")
