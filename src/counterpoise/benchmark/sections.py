@@ -138,7 +138,7 @@ def _failures(gathered: Gathered) -> Linked:
 def provenance(store: Store, studies: Sequence[Gathered]) -> Linked:
     """The conditions that runs were started under, and how many had each; nothing that differs from time to time."""
     found = Counter(_conditions(store, studies))
-    heads = ("runs", "versions", "revision", "platform", "device", "threads", "processes")
+    heads = ("runs", "versions", "revision", "platform", "device", "kernels", "threads", "processes")
     rows = [(str(count), *conditions) for conditions, count in sorted(found.items())]
     return plain_table("Conditions of the runs", heads, rows)
 
@@ -152,4 +152,4 @@ def _conditions(store: Store, studies: Sequence[Gathered]) -> Iterator[tuple[str
             started = read_environment(folder).started
             versions = ", ".join(f"{name} {version}" for name, version in started.versions.items())
             numbers = str(started.threads), str(started.world_size)
-            yield versions, started.revision, started.platform, started.device, *numbers
+            yield versions, started.revision, started.platform, started.device, started.kernels, *numbers
