@@ -155,6 +155,7 @@ class Outcome:
             Check("tables with other bytes than undisturbed", self.other_tables, at_most=0),
             Check("workers killed in mid-cell", self.killed_workers, at_least=kills.workers),
             Check("coordinators killed", self.killed_coordinators, at_least=kills.coordinators),
+            Check("claims that the store knows to be lost", self.lost, at_least=kills.workers),
             Check("workers left behind", self.left_behind, at_most=0),
         ]
 

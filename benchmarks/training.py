@@ -35,7 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     images = load_images("cifar10", "test" if options.short else "train")
-    blocks = 4 if options.short else 60
+    blocks = 2 if options.short else 60
     times = step_times(recipe(), images, block=BLOCK, blocks=blocks, say=progress)
     progress(f"a step through the engine takes {times.ratio:.3f} of a bare one")
     ours, theirs = pipeline_rates(images, seconds=2.0 if options.short else 8.0)

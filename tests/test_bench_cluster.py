@@ -218,9 +218,10 @@ def test_a_method_of_ones_own_is_run_only_from_the_file_it_was_asked_from(monkey
         cluster._work(sent, str(tmp_path), None, "own.py", page=False)
 
 
-# A real cluster; `python -m benchmarks.grid --short` kills coordinators, too
+# A real cluster; in CI, `python -m benchmarks.grid --short` kills workers and a coordinator
 
 
+@pytest.mark.long
 def test_a_worker_killed_in_mid_cell_leaves_the_same_records_as_an_undisturbed_run(tmp_path, real_data):
     for name in ("cifar10", "cifar100_partial", "svhn_partial"):
         real_data(name)
