@@ -1,4 +1,4 @@
-"""bfloat16 on this CPU: `python -m benchmarks.arithmetic [--short]`.
+"""bfloat16 on this CPU: `python -m benchmarks.arithmetic`.
 
 Training steps of a ResNet18 of width 16 on 100 images of 32 pixels, one thread: in float32, in bfloat16 by torch's
 autocast, and in bfloat16 by float32 kernels (`counterpoise.training.arithmetic`). Steps are taken in turn, and the
@@ -17,72 +17,71 @@ from torch.nn import functional
 
 from benchmarks.reporting import Check, finish, progress
 from counterpoise.models import Backbone, build_model
-from counterpoise.training.arithmetic import bfloat16_kernels, float32_kernels
+from counterpoise.training.arithmetic import float32_kernels, kernels_of
 
 BATCH = 100
 CONVOLUTIONS = ((3, 16, 32, 1), (16, 16, 32, 1), (16, 32, 32, 2), (32, 64, 16, 2), (64, 128, 8, 2), (128, 128, 4, 1))
 """Channels in and out, pixels, stride."""
 
-KINDS = ("float32", "autocast", "float32_kernels")
+BFLOAT16 = ("autocast", "float32_kernels")
+KINDS = ("float32", *BFLOAT16)
+ROUNDS = 20
 
 
 def main() -> None:
     """Measure, print JSON, compare with the limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="fewer steps and no comparison with the limits")
-    options = parser.parse_args()
+    parser.parse_args()
     torch.set_num_threads(1)
-    seconds = fastest_steps(3 if options.short else 20)
-    inexact = {kind: share_not_exact(kind) for kind in KINDS[1:]}
-    chosen = bfloat16_kernels("cpu")
+    seconds, inexact = fastest_steps(), shares_not_exact()
+    chosen = kernels_of("bfloat16", device="cpu")
     figures = {
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "chosen": chosen,
         "images_per_second": {kind: BATCH / each for kind, each in seconds.items()},
-        "over_autocast": seconds["autocast"] / seconds["float32_kernels"],
         "share_not_exact": inexact,
     }
-    faster = "float32_kernels" if chosen == "float32" else "autocast"
-    slower = "autocast" if chosen == "float32" else "float32_kernels"
+    slower, faster = BFLOAT16 if chosen == "float32" else reversed(BFLOAT16)
     checks = [
         Check("speed of what is chosen over the other", seconds[slower] / seconds[faster], at_least=1.0),
         Check("share of values that are not exact, rounded once", max(inexact.values()), at_most=1e-3),
     ]
-    finish("python -m benchmarks.arithmetic", figures, [] if options.short else checks)
+    finish("python -m benchmarks.arithmetic", figures, checks)
 
 
-def fastest_steps(rounds: int) -> dict[str, float]:
+def fastest_steps() -> dict[str, float]:
     """Seconds of the fastest step of each kind; one more comes before, and warms up."""
     models = {kind: _network() for kind in KINDS}
     optimizers = {kind: torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9) for kind, model in models.items()}
     images = _images()
     times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for number in range(rounds + 1):
+    for number in range(ROUNDS + 1):
         for kind, model in models.items():
             started = time.perf_counter()
             _backward(model, images, kind)
             optimizers[kind].step()
             optimizers[kind].zero_grad()
             times[kind].append(time.perf_counter() - started)
-        progress(f"{number} of {rounds}: " + ", ".join(f"{kind} {1e3 * times[kind][-1]:.0f} ms" for kind in KINDS))
+        progress(f"{number} of {ROUNDS}: " + ", ".join(f"{kind} {1e3 * times[kind][-1]:.0f} ms" for kind in KINDS))
     return {kind: min(each[1:]) for kind, each in times.items()}
 
 
-def share_not_exact(kind: str) -> float:
+def shares_not_exact() -> dict[str, float]:
     """Over outputs, gradients of inputs and of weights, of every shape of convolution in the network."""
     generator = torch.Generator().manual_seed(0)
-    wrong = values = 0
+    wrong, values = dict.fromkeys(BFLOAT16, 0), 0
     for inputs, outputs, pixels, stride in CONVOLUTIONS:
         images = torch.randn(BATCH, inputs, pixels, pixels, generator=generator).relu()
         kernel = torch.randn(outputs, inputs, 3, 3, generator=generator)
         upstream = torch.randn(BATCH, outputs, pixels // stride, pixels // stride, generator=generator).bfloat16()
         exact = _through(images.bfloat16().double(), kernel.bfloat16().double(), upstream.double(), stride=stride)
-        with _arithmetic(kind):
-            found = _through(images, kernel, upstream, stride=stride)
-        for value, right in zip(found, exact, strict=True):
-            wrong += int((value.bfloat16() != right.bfloat16()).sum())
-            values += right.numel()
-    return wrong / values
+        values += sum(right.numel() for right in exact)
+        for kind in BFLOAT16:
+            with _arithmetic(kind):
+                found = _through(images, kernel, upstream, stride=stride)
+            differs = [value.bfloat16() != right.bfloat16() for value, right in zip(found, exact, strict=True)]
+            wrong[kind] += sum(int(each.sum()) for each in differs)
+    return {kind: number / values for kind, number in wrong.items()}
 
 
 def _through(images: Tensor, kernel: Tensor, upstream: Tensor, *, stride: int) -> list[Tensor]:

@@ -12,7 +12,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 from counterpoise.models import Backbone, build_model
 from counterpoise.recipes.config import EngineOptions
-from counterpoise.training.arithmetic import bfloat16_kernels, float32_kernels, mixed_precision
+from counterpoise.training.arithmetic import float32_kernels, kernels_of, mixed_precision
 from counterpoise.training.engine import kernels
 
 ROUNDING = 2.0**-8
@@ -109,7 +109,7 @@ def test_the_engine_takes_them_where_there_are_no_others() -> None:
         assert kernels(EngineOptions(accelerator="cpu")) == "native"
         assert kernels(EngineOptions(precision="bfloat16", accelerator="cpu", compile=True)) == "native"
         assert kernels(EngineOptions(precision="bfloat16", accelerator="cpu", strategy="fsdp")) == "native"
-        assert bfloat16_kernels("cuda") == "native"
+        assert kernels_of("bfloat16", device="cuda") == "native"
     for able in (OLD_CPU | {"avx512_bf16": True}, OLD_CPU | {"amx_bf16": True}, {"architecture": "aarch64"}):
         with patch.object(torch.cpu, "get_capabilities", lambda able=able: able):
-            assert bfloat16_kernels("cpu") == "native"
+            assert kernels_of("bfloat16", device="cpu") == "native"

@@ -23,9 +23,11 @@ _UNITS = ("avx512_bf16", "amx_bf16")
 _WIDENED = {torch.conv1d, torch.conv2d, torch.conv3d, functional.linear}
 
 
-def bfloat16_kernels(device: str) -> Kernels:
-    """Those that are faster on a device; `float32` on an x86 CPU without bfloat16 instructions."""
-    if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # as in older releases of torch
+def kernels_of(precision: Precision, *, device: str) -> Kernels:
+    """Those that are faster on a device; for bfloat16, `float32` on an x86 CPU without instructions for it."""
+    if precision != "bfloat16" or device != "cpu":
+        return "native"
+    if not hasattr(torch.cpu, "get_capabilities"):  # as in older releases of torch
         return "native"
     able = torch.cpu.get_capabilities()
     return "float32" if able.get("architecture") == "x86_64" and not any(map(able.get, _UNITS)) else "native"
@@ -37,7 +39,7 @@ def mixed_precision(precision: Precision, *, device: str) -> Iterator[None]:
     if precision == "float32":
         yield
         return
-    widened = precision == "bfloat16" and bfloat16_kernels(device) == "float32"
+    widened = kernels_of(precision, device=device) == "float32"
     with torch.autocast(device, _DTYPES[precision]), float32_kernels() if widened else nullcontext():
         yield
 

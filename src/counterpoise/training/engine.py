@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.recipes.config import LARGER_IS_BETTER, EngineOptions, Kernels, Recipe
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.arithmetic import WidenedBfloat16, bfloat16_kernels
+from counterpoise.training.arithmetic import WidenedBfloat16, kernels_of
 from counterpoise.training.averaging import KeepAverage
 from counterpoise.training.checkpoints import Entry, KeepCheckpoints, VerifiedCheckpointIO
 from counterpoise.training.data import RunData, RunDataModule
@@ -149,9 +149,9 @@ def _precision(engine: EngineOptions) -> Precision | None:
 
 def kernels(engine: EngineOptions) -> Kernels:
     """What computes in the engine's precision. A compiled or sharded model has kernels of its own."""
-    if engine.precision != "bfloat16" or engine.compile or engine.strategy == "fsdp":
+    if engine.compile or engine.strategy == "fsdp":
         return "native"
-    return bfloat16_kernels(device_type(engine))
+    return kernels_of(engine.precision, device=device_type(engine))
 
 
 def device_type(engine: EngineOptions) -> str:

@@ -37,7 +37,7 @@ class Conditions:
     threads: int
     world_size: int
     command: str
-    kernels: Kernels = "native"
+    kernels: Kernels
     step: int = 0
     allowed: list[str] = field(default_factory=list)
 
