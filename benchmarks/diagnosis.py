@@ -122,7 +122,8 @@ class Observer:
         logits = [self._logits[index] for index in range(len(self.models))]
         alpha = module.alpha.item()
         expected, gradients = closed_form([each.double().numpy() for each in logits], labels.numpy(), alpha=alpha)
-        self.loss_deviation = max(self.loss_deviation, abs(loss.item() - expected) / expected)
+        # By NumPy's maximum, which passes NaN on.
+        self.loss_deviation = float(np.maximum(self.loss_deviation, abs(loss.item() - expected) / expected))
         # Gradients of logits are known when the backward pass is over, which begins with that of the loss.
         engine = torch.autograd.Variable._execution_engine
         loss.register_hook(lambda _: engine.queue_callback(lambda: self._compare(gradients)))
@@ -136,7 +137,7 @@ class Observer:
         for index, gradient in enumerate(expected):
             found = self._gradients[index].double().numpy()
             deviation = np.abs(found - gradient).max() / np.abs(gradient).max()
-            self.gradient_deviation = max(self.gradient_deviation, float(deviation))
+            self.gradient_deviation = float(np.maximum(self.gradient_deviation, deviation))
 
     def _end_epoch(self) -> None:
         for index in range(len(self.models)):
@@ -200,7 +201,8 @@ def read_curve(run: RunFolder) -> list[dict[str, str]]:
 def difference(first: Sequence[dict[str, str]], second: Sequence[dict[str, str]]) -> float:
     """Largest difference of two learning curves: losses of training, and NLL of the held-out images."""
     names = ("training_loss", "validation_nll")
-    return max(abs(float(a[name]) - float(b[name])) for a, b in zip(first, second, strict=True) for name in names)
+    pairs = [(float(a[name]), float(b[name])) for a, b in zip(first, second, strict=True) for name in names]
+    return float(np.abs(np.subtract(*np.transpose(pairs))).max())
 
 
 def first_cell(store: Store, method: str) -> str:

@@ -91,19 +91,22 @@ def main() -> None:
     parser.add_argument("store", type=Path, help="folder of the runs; not the one that is kept in a repository")
     parser.add_argument("--list", action="store_true", help="print the commands, and run nothing")
     options = parser.parse_args()
+    failed = False
     for part in PARTS:
         command = part.command(str(options.store))
         print(shlex.join(command), flush=True)
         if not options.list:
-            run(command)
+            failed |= run(command) != 0
+    sys.exit(failed)
 
 
-def run(command: Sequence[str]) -> None:
-    """By the program of this environment, whatever the path says; its failure is the end of all."""
+def run(command: Sequence[str]) -> int:
+    """Exit code of a command, by the program of this environment, whatever the path says.
+
+    A part of which a cell was given up has failed; the others do not need it.
+    """
     program, *words = command
-    ended = subprocess.run([Path(sys.executable).with_name(program), *words], check=False)
-    if ended.returncode:
-        sys.exit(ended.returncode)
+    return subprocess.run([Path(sys.executable).with_name(program), *words], check=False).returncode
 
 
 if __name__ == "__main__":

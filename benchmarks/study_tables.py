@@ -1,5 +1,6 @@
 """What the documentation shows of the reduced-scale study, from the records that are kept of it."""
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -185,14 +186,15 @@ class Comparison:
 
 
 def compared(study: Study, claims: Sequence[Claim]) -> list[Comparison]:
-    """Those of some claims whose methods both have results."""
+    """Those of some claims whose methods both have results of the same seed."""
     found = []
     for claim in claims:
         group = study.group(claim.study, claim.group)
         first, second = row_of(group, claim.first), row_of(group, claim.second)
         if group is not None and first is not None and second is not None:
             plain, scaled = (_difference(group, claim, first, second, scaled=scaled) for scaled in (False, True))
-            found.append(Comparison(claim, group, first, second, plain, scaled))
+            if plain.count:
+                found.append(Comparison(claim, group, first, second, plain, scaled))
     return found
 
 
@@ -251,7 +253,7 @@ def _difference(group: Group, claim: Claim, first: Row, second: Row, *, scaled: 
 def _difference_text(key: Key, found: Summary) -> str:
     """Such as `−12.30 (−13.10 to −11.50)`."""
     value, low, high = (_signed(number(key, each)) for each in (found.mean, found.low, found.high))
-    return f"{value} ({low} to {high})" if found.count > 1 else value
+    return value if math.isnan(found.low) else f"{value} ({low} to {high})"
 
 
 def _signed(text: str) -> str:

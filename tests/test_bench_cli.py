@@ -96,6 +96,18 @@ def _states(folder):
         (["run", "--scale", "smoke"], "name a study, or `all`"),
         (["run", "dml", "--scale", "smoke", "--only", "mte3"], "--only names mte3; the methods here are ce, dml"),
         (["run", "dml", "--scale", "smoke", "--seeds", "0"], "--seeds must be at least 1"),
+        (
+            ["plan", "cifar10", "--scale", "smoke", "--settings", "cifar10-resnet34", "cifar10-resnet5O"],
+            "--settings names cifar10-resnet5O; the settings here are cifar10-resnet34",
+        ),
+        (
+            ["plan", "short-schedules", "--scale", "smoke", "--only", "ce", "--settings", "short-2-faster"],
+            "short-schedules: the settings short-2-faster have no row for ce",
+        ),
+        (
+            ["plan", "cifar10", "dml", "--scale", "smoke", "--only", "ls", "--settings", "dml-x"],
+            "--settings names dml-x",
+        ),
         (["run", "dml", "--scale", "smoke", "--shard", "4/4"], "'4/4' is no shard"),
         (["run", "dml", "--scale", "smoke", "--ray", "--shard", "0/4"], "--ray takes at most one address, and no"),
         (["run", "pacs", "--scale", "smoke", "--data-root", "nowhere"], "nowhere"),

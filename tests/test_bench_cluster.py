@@ -151,6 +151,24 @@ def test_a_cell_that_no_worker_survives_is_given_up_and_others_go_on(run, tmp_pa
     assert commits_of(found.store) == of_a_sequential_run(tmp_path / "sequential") - Counter([task])
 
 
+def test_a_cell_that_gets_further_at_each_loss_is_not_given_up(run, monkeypatch, tmp_path):
+    """As on machines that are taken away again and again."""
+    started = Counter()
+
+    def preempted(store, task, *, root, page):
+        started[task.key] += 1
+        if task.cell.recipe.method == "ce" and started[task.key] <= MOST_LOSSES + 2:
+            raise DiedError
+        return quick(store, task, root=root, page=page)
+
+    def newest_step(folder):
+        return 10 * max((count for (cell, _), count in started.items() if cell == folder.path.name), default=0)
+
+    monkeypatch.setattr("counterpoise.benchmark.store.newest_step", newest_step)
+    found = run(FakeRay(), perform=preempted)
+    assert commits_of(found.store) == of_a_sequential_run(tmp_path / "sequential")
+
+
 def test_workers_that_die_before_they_claim_do_not_go_on_for_ever(run):
     def die(number):
         raise DiedError("out of memory")

@@ -93,6 +93,14 @@ def test_sweep_shows_every_value_and_rings_the_chosen_one(studies):
         assert points(figure, f"chosen {method} ece")[:, 0] == pytest.approx([best])
 
 
+def test_sweep_leaves_out_methods_that_have_no_such_value(studies):
+    study = studies["alpha"]
+    strangers = [trial for choice in studies["cifar10"].choices for trial in choice.trials]
+    assert any("alpha" not in trial.cell.recipe.hyper for trial in strangers if trial.is_chosen)
+    figure = figures.sweep(study.groups[0], strangers)
+    assert artists(figure, "mte1 ece")
+
+
 def test_boxes_are_over_corruptions_of_means_over_seeds(studies):
     group = studies["corruptions"].groups[0]
     figure = figures.severity(group)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import counterpoise
+import counterpoise.predictions.file as prediction_file
 from counterpoise.metrics.comparison import (
     GROUPS,
     Comparison,
@@ -12,7 +13,7 @@ from counterpoise.metrics.comparison import (
     GroupedSums,
     compare,
     jackknife_error,
-    student_quantile,
+    jackknife_quantile,
 )
 from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.metrics.inputs import prediction_table
@@ -49,7 +50,7 @@ def test_standard_errors_are_those_of_the_mean_difference():
     nll = [torch.nn.functional.cross_entropy(logits, labels, reduction="none").double() for logits in (first, second)]
     for key, (one, other) in {Key.ACCURACY: hits, Key.NLL: nll}.items():
         expected = other - one
-        half = student_quantile(0.95, GROUPS - 1) * float(expected.std()) / len(labels) ** 0.5
+        half = jackknife_quantile(0.95) * float(expected.std()) / len(labels) ** 0.5
         estimate = difference.estimates[key]
         assert estimate.value == pytest.approx(float(expected.mean()), abs=1e-6)
         assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.25)
@@ -120,7 +121,7 @@ def test_naming_the_best_of_more_models_takes_wider_intervals():
 def test_students_quantile_against_scipy():
     scipy_stats = pytest.importorskip("scipy.stats")
     for level in (0.9, 0.95, 0.99):
-        assert student_quantile(level, 99) == pytest.approx(scipy_stats.t.ppf(0.5 + level / 2, 99), rel=1e-4)
+        assert jackknife_quantile(level) == pytest.approx(scipy_stats.t.ppf(0.5 + level / 2, 99), rel=1e-4)
 
 
 def test_jackknife_of_a_mean_is_its_standard_error():
@@ -160,6 +161,19 @@ def test_files_in_another_order_give_the_same_comparison(tmp_path, text_ids):
         for key, estimate in (one.estimates | one.ood["foreign"]).items():
             same = (other.estimates | other.ood["foreign"])[key]
             assert (estimate.low, estimate.high) == pytest.approx((same.low, same.high), rel=1e-6, abs=1e-9)
+
+
+def test_confident_rows_first_do_not_narrow_the_comparison(tmp_path, monkeypatch):
+    monkeypatch.setattr(prediction_file, "_BATCH_ELEMENTS", 50 * K)
+    labels, first, second = two_models(600, 8, sharper=1.5)
+    straight = score_files(files(tmp_path, labels, [first, second])[0])
+    sorted_rows = torch.softmax(first, -1).amax(-1).argsort(descending=True)
+    paths, _ = files(tmp_path, labels, [first, second], orders=[sorted_rows, sorted_rows])
+    turned = score_files(paths)
+    for key, estimate in straight.comparison.differences[0].estimates.items():
+        same = turned.comparison.differences[0].estimates[key]
+        # Rows are dealt into groups by their place in the first file, so that the two are not the same.
+        assert same.high - same.low == pytest.approx(estimate.high - estimate.low, rel=0.5)
 
 
 @pytest.mark.parametrize("change", ["other ids", "fewer rows", "other labels", "text ids"])

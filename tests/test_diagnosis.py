@@ -1,17 +1,20 @@
 """The watch over a run: it sees what is wrong, and changes nothing."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.diagnosis import closed_form, diagnose, difference, read_curve
+from benchmarks.diagnosis import Observer, closed_form, diagnose, difference, read_curve
 from counterpoise.benchmark.scales import smoke
 from counterpoise.objectives import MutualTransport
 from counterpoise.training.data import named_data
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.run import train
+
+ROW = {"training_loss": "1", "validation_nll": "1"}
 
 
 def test_the_closed_form_has_the_gradient_of_its_loss():
@@ -56,7 +59,7 @@ def test_a_run_that_is_watched_is_the_same_run(real_data, tmp_path, monkeypatch,
 
 def test_a_wrong_loss_is_seen(real_data, monkeypatch):
     monkeypatch.setenv("COUNTERPOISE_DATA", str(real_data("cifar10")))
-    monkeypatch.setattr(MutualTransport, "set_progress", lambda self, _: setattr(self, "alpha", torch.tensor(0.0)))
+    monkeypatch.setattr(MutualTransport, "set_progress", lambda self, _: setattr(self, "_alpha", torch.tensor(0.0)))
     recipe = replace(smoke().figure.recipe, method="mte1", epochs=1)
     honest = diagnose(recipe)
     assert honest.loss_deviation < 1e-6
@@ -72,3 +75,14 @@ def test_a_wrong_loss_is_seen(real_data, monkeypatch):
     wrong = diagnose(recipe)
     assert wrong.loss_deviation > 0.4
     assert wrong.gradient_deviation > 0.4
+
+
+def test_a_loss_of_nan_is_seen():
+    assert math.isnan(difference([{"training_loss": "1", "validation_nll": "nan"}], [ROW]))
+    assert difference([ROW | {"training_loss": "3"}], [ROW]) == 2.0
+    observer = Observer(torch.zeros(1, dtype=torch.int64))
+    observer._gradients = {0: torch.full((1, 2), torch.nan)}
+    observer._compare([np.ones((1, 2))])
+    observer._gradients = {0: torch.ones(1, 2)}
+    observer._compare([np.ones((1, 2))])
+    assert math.isnan(observer.gradient_deviation)

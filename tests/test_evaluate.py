@@ -162,9 +162,41 @@ def test_other_documents_are_refused(scores, change, message):
 
 
 def test_text_that_is_not_json_is_refused():
-    for text in ("", "[1]", "{", "null"):
+    for text in ("", "[1]", "{", "null", '{"schema": NaN}'):
         with pytest.raises(ValueError, match="not"):
             Scores.from_json(text)
+
+
+def test_a_number_that_no_float_holds_is_refused(scores):
+    document = json.loads(scores.to_json())
+    document["level"] = 10**400
+    with pytest.raises(ValueError, match=r"scores\.level is a number too large"):
+        Scores.from_json(json.dumps(document))
+
+
+def test_saturated_members_averaged_beyond_1_rank_as_1():
+    """0.1 added ten times, or a mean of ten in float32, is a little more than 1."""
+    logits = 40 * torch.nn.functional.one_hot(torch.arange(100) % 3, 3).float()
+    logits[50:] /= 20
+    average = torch.softmax(logits, -1) * torch.tensor(1 + 2e-7)
+    same = evaluate(probabilities=average, labels=torch.zeros(100, dtype=torch.int64), ood_probabilities=average)
+    assert same.ood["foreign"].estimates[Key.AUROC].value == 0.5
+
+
+def test_curves_are_thinned_evenly_by_samples():
+    generator = torch.Generator().manual_seed(0)
+    certain = torch.rand(6000, generator=generator, dtype=torch.float64) < 0.5
+    top = torch.where(certain, 0.999, 0.5 + 0.4 * torch.rand(6000, generator=generator, dtype=torch.float64))
+    top += 1e-6 * torch.randint(0, 3, (6000,), generator=generator)
+    probabilities = torch.stack([top, 1 - top], -1)
+    foreign = probabilities[:40]
+    found = evaluate(probabilities=probabilities, labels=torch.arange(6000) % 3 % 2, ood_probabilities=foreign)
+    coverage = torch.tensor(found.misclassification.curves["coverage"])
+    few = coverage[coverage > 0.55]
+    assert few.diff().max() < 2 / 512
+    assert coverage[-1] == 1
+    negatives = torch.tensor(found.ood["foreign"].curves["false_positive_rate"])
+    assert len(negatives.unique()) > 15
 
 
 @settings(max_examples=25)
@@ -177,7 +209,8 @@ def test_a_handful_of_samples(seed, samples, classes, foreign):
     )
     assert Scores.from_json(few.to_json()).to_json() == few.to_json()
     for estimate in (few.estimates | few.misclassification.estimates | few.ood["foreign"].estimates).values():
-        assert math.isnan(estimate.value) or estimate.low <= estimate.high
+        undefined = math.isnan(estimate.value) or (samples == 1 and math.isnan(estimate.low))
+        assert undefined or estimate.low <= estimate.high
 
 
 def test_autocast_does_not_round_it(case, scores):

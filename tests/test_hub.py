@@ -270,6 +270,14 @@ def test_models_of_transformers_save_themselves(tmp_path):
     assert huggingface_hub.ModelCard(text).data.library_name == "transformers"
 
 
+def test_a_folder_can_be_used_again_for_a_model_of_another_kind(tmp_path):
+    for left in ("counterpoise.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"):
+        (tmp_path / left).write_text("{}")
+    save_pretrained(network(), tmp_path, config=CONFIG, card=card())
+    assert from_pretrained(tmp_path).config == CONFIG
+    assert "model-00001" not in (tmp_path / "README.md").read_text()
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     path, recipe = tmp_path_factory.mktemp("runs") / "stripes", small_recipe("ce", epochs=5)

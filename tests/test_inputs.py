@@ -108,7 +108,11 @@ def test_streams_refuse(name, measure):
 
 
 EVALUATE_ONLY: dict[str, tuple[dict[str, object], str]] = {
-    "nothing valid": ({"probabilities": GOOD, "labels": LABELS, "valid": [False] * 3}, "no samples"),
+    "names too few": (
+        {"probabilities": GOOD, "labels": LABELS, "class_names": ["a", "b"]},
+        "there are 2 class_names for 3 classes",
+    ),
+    "nothing valid": ({"probabilities": GOOD, "labels": LABELS, "valid": [False] * 3}, "valid= is False for every row"),
     "no bins": ({"probabilities": GOOD, "labels": LABELS, "bins": 0}, "bins must be at least 1"),
     "level": ({"probabilities": GOOD, "labels": LABELS, "level": 95}, "level must lie between 0 and 1"),
     "unknown score": ({"probabilities": GOOD, "labels": LABELS, "score": "msp"}, "unknown confidence score 'msp'"),

@@ -9,7 +9,14 @@ import torchmetrics
 
 from counterpoise import Stream
 from counterpoise.integrations.torchmetrics import MeasureMetric
-from counterpoise.metrics import ClasswiseCalibration, ConfidenceRanking, Performance, TopLabelCalibration
+from counterpoise.metrics import (
+    ClasswiseCalibration,
+    ConfidenceRanking,
+    MisclassificationDetection,
+    OodDetection,
+    Performance,
+    TopLabelCalibration,
+)
 
 
 def batches():
@@ -45,6 +52,24 @@ def test_adapter_in_a_collection_survives_casting_and_forward():
         collection(logits=logits, labels=labels)
     values = collection.compute()
     assert values["a_ece"].dtype == torch.float64 if "a_ece" in values else values["ece"].dtype == torch.float64
+
+
+def test_measures_in_a_collection_do_not_share_their_states():
+    """Equal after a first batch that is all right and all in-distribution, as a good model's often is."""
+    measures = {
+        "errors": MisclassificationDetection(),
+        "ood": OodDetection(),
+        "margin": MisclassificationDetection(score="margin"),
+    }
+    collection = torchmetrics.MetricCollection({name: MeasureMetric(each) for name, each in measures.items()})
+    streams = {name: Stream(each) for name, each in measures.items()}
+    certain = 5 * torch.eye(4)
+    for logits, labels in [(certain, torch.arange(4)), *batches()]:
+        inside = torch.arange(len(labels)) % 3 != 0 if len(labels) > 4 else torch.ones(4, dtype=torch.bool)
+        for each in (collection, *streams.values()):
+            each.update(logits=logits, labels=labels, in_distribution=inside)
+    for name, stream in streams.items():
+        assert collection[name].compute()["auroc"].item() == stream.compute()["auroc"].value
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,15 +8,23 @@ from scipy import stats
 
 from counterpoise import evaluate
 from counterpoise.functional.calibration import BinSums, noise_floor, sums_by_index
-from counterpoise.functional.detection import RankCounts
+from counterpoise.functional.detection import (
+    RankCounts,
+    average_precision,
+    average_precision_of_negatives,
+    fpr_at_tpr,
+    minimum_detection_error,
+    rank_counts,
+)
 from counterpoise.functional.intervals import (
+    bootstrap_intervals,
     calibration_error_interval,
     delong_interval,
     mean_interval,
     normal_quantile,
     wilson_interval,
 )
-from counterpoise.metrics import Key
+from counterpoise.metrics import Key, Stream, TopLabelCalibration
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
@@ -46,13 +54,66 @@ def test_noise_floor_of_one_bin_is_the_mean_absolute_deviation_of_a_binomial(cou
     assert noise_floor(sums).item() == pytest.approx(expected, rel=1e-9)
 
 
+def test_one_value_has_an_interval_only_where_its_variance_is_known():
+    assert all(map(math.isnan, mean_interval(0.5, 0.25, 1)))
+    assert mean_interval(0.5, 0.25, 1, least_variance=0.01) == pytest.approx((0.5 - 0.196, 0.5 + 0.196), abs=1e-4)
+
+
+def test_a_calibrated_model_without_errors_is_not_called_underconfident():
+    """With an error in 200, most samples of 200 have one or none; their spread says nothing of the error rate."""
+    generator = torch.Generator().manual_seed(0)
+    probabilities = torch.tensor([0.995, 0.005], dtype=torch.float64).expand(200, 2)
+    wrong = 0
+    for _ in range(200):
+        labels = (torch.rand(200, generator=generator) < 0.005).long()
+        gap = Stream(TopLabelCalibration())
+        gap.update(probabilities=probabilities, labels=labels)
+        estimate = gap.compute()[Key.MEAN_GAP]
+        wrong += not estimate.low <= 0 <= estimate.high
+    assert wrong <= 20
+
+
+@pytest.mark.parametrize("separation", [1.0, 2.5])
+@pytest.mark.parametrize("negatives", [1, 2, 5, 10, 30])
+def test_the_interval_of_auroc_holds_with_few_negatives(negatives, separation):
+    """By DeLong's variance alone, one negative in a thousand had it covered one time in five."""
+    generator = torch.Generator().manual_seed(negatives)
+    area = stats.norm.cdf(separation / math.sqrt(2))
+    inside = 0
+    for _ in range(300):
+        scores = torch.randn(200 + negatives, generator=generator)
+        positive = torch.arange(len(scores)) < 200
+        low, high = delong_interval(rank_counts(scores + separation * positive, positive))
+        inside += low <= area <= high
+    assert inside / 300 >= 0.92
+
+
+def test_few_samples_told_apart_without_an_error_leave_room():
+    counts = RankCounts(torch.tensor([20, 0]), torch.tensor([0, 5]))
+    measures = {"fpr": fpr_at_tpr, "aupr": average_precision, "error": minimum_detection_error}
+    found = bootstrap_intervals(counts, measures, stratified=True, minima=["error"])
+    assert found["fpr"] == found["error"] == pytest.approx((0, -math.log(0.025) / 5))
+    assert found["aupr"] == pytest.approx((1 + math.log(0.025) / 5, 1))
+
+
+@pytest.mark.parametrize(("positives", "negatives"), [(200, 100_000), (100_000, 200)])
+def test_a_rare_side_is_not_merged_into_one_group(positives, negatives):
+    generator = torch.Generator().manual_seed(0)
+    positive = torch.arange(positives + negatives) < positives
+    counts = rank_counts(torch.randn(len(positive), generator=generator) + 3 * positive, positive)
+    measure = average_precision if positives < negatives else average_precision_of_negatives
+    low, high = bootstrap_intervals(counts, {"aupr": measure}, stratified=True)["aupr"]
+    assert low < float(measure(counts)) < high
+
+
 def test_delong_equals_its_definition():
-    """The variance of the placements of each class, one by one."""
+    """The variance of the placements of each class, one by one, and of one more that is as far off as can be."""
     generator = torch.Generator().manual_seed(0)
     inside, outside = torch.randn(30, generator=generator) + 1, torch.randn(20, generator=generator)
     wins = (inside[:, None] > outside[None, :]).double()
     area = wins.mean().item()
-    variance = wins.mean(1).var().item() / 30 + wins.mean(0).var().item() / 20
+    spread = [((wins.mean(axis) - area) ** 2).sum().item() + area * (1 - area) for axis in (1, 0)]
+    variance = spread[0] / 30**2 + spread[1] / 20**2
     half = 1.959963984540054 * math.sqrt(variance) / (area * (1 - area))
     expected = [1 / (1 + math.exp(-(math.log(area / (1 - area)) + sign * half))) for sign in (-1, 1)]
     positive = (torch.argsort(torch.cat([inside, outside]), descending=True) < 30).long()

@@ -11,6 +11,7 @@ from torch import nn
 
 from counterpoise import DeepMutualLearning, MutualTransport, ObjectiveOutput, SupervisedObjective, linear_warmup
 from counterpoise.functional.losses import cross_entropy, focal
+from counterpoise.objectives.supervised import LossSum
 from counterpoise.recipes import METHODS
 from counterpoise.testing import check_objective
 
@@ -117,6 +118,46 @@ def test_alpha_follows_its_schedule():
     assert [losses[p][0] for p in losses] == pytest.approx([0.0, 0.4, 0.8])
     with pytest.raises(ValueError, match="fraction"):
         linear_warmup(0.8, fraction=0.0)
+
+
+def test_alpha_can_be_set():
+    objective = MutualTransport(net(), [net()], 0.8)
+    objective.alpha = 0.5
+    assert objective(X, labels=Y).parts["alpha"].item() == 0.5
+    objective.set_progress(1.0)
+    assert objective.alpha.item() == 0.5
+    objective.alpha = linear_warmup(0.8, fraction=0.5)
+    assert objective.alpha.item() == 0.0
+    objective.set_progress(0.25)
+    assert objective.alpha.item() == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("ignored", [255, 0])
+def test_positions_to_ignore_are_ignored_in_evaluation_too(ignored):
+    objective = SupervisedObjective(nn.Linear(4, 3), cross_entropy, ignore_index=ignored)
+    labels = torch.where(torch.arange(len(Y)) % 2 == 0, ignored, torch.where(ignored == Y, 1, Y))
+    counted = labels != ignored
+    expected = nn.functional.cross_entropy(objective.primary(X)[counted], labels[counted]).item()
+    assert objective(X, labels=labels).loss.item() == pytest.approx(expected)
+    assert objective.eval()(X, labels=labels).loss.item() == pytest.approx(expected)
+
+
+def test_a_sum_of_plain_functions_is_a_loss():
+    loss = LossSum(nn.functional.cross_entropy, lambda logits, labels: logits.square().mean(), weight=2.0)
+    objective = SupervisedObjective(net(), loss)
+    logits = objective.primary(X)
+    expected = nn.functional.cross_entropy(logits, Y) + 2 * logits.square().mean()
+    assert objective(X, labels=Y).loss.item() == pytest.approx(expected.item())
+
+
+def test_the_check_leaves_an_objective_as_it_was():
+    model = net()
+    model[2].eval()
+    objective = SupervisedObjective(model, cross_entropy)
+    before = {name: value.clone() for name, value in objective.state_dict().items()}
+    check_objective(objective, X, Y, learning_rates={"lr": 0.1})
+    assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
+    assert [module.training for module in model] == [True, True, False]
 
 
 @pytest.mark.parametrize("name", ["mte1", "mte2"])

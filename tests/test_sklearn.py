@@ -147,7 +147,7 @@ def test_held_out_samples_find_a_temperature():
 def test_no_temperature_is_made_up_where_every_held_out_sample_is_right():
     X = np.repeat([[-1.0], [1.0]], 20, axis=0)
     classifier = quick(held_out=0.2, epochs=20)
-    with pytest.raises(ValueError, match=r"all 8 held-out samples are classified right.*held_out=0"):
+    with pytest.raises(ValueError, match=r"of 8 held-out samples so many are classified right.*held_out=0"):
         classifier.fit(X, [0] * 20 + [1] * 20)
     with pytest.raises(NotFittedError):
         classifier.predict(X)
@@ -203,6 +203,15 @@ def test_a_schedule_of_alpha_is_followed():
 def test_what_cannot_be_trained_is_refused(changed, message):
     with pytest.raises(ValueError, match=message):
         quick(**changed).fit(*samples())
+
+
+def test_a_fit_that_fails_leaves_no_classifier():
+    X, y = samples()
+    classifier = quick().fit(X, y)
+    with pytest.raises(ValueError, match="diverged"):
+        classifier.set_params(lr=1e30).fit(X, np.array(["cat", "dog", "cow"])[y])
+    with pytest.raises(NotFittedError):
+        classifier.predict(X)
 
 
 @pytest.mark.parametrize("weight", [-1.0, 0.0])

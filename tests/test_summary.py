@@ -74,6 +74,13 @@ def test_rows_that_differ_by_nothing_or_by_a_constant_are_not_marked(row, count,
     assert marks(same, higher_is_better=higher) == marks(apart, higher_is_better=higher) == Marks()
 
 
+def test_differences_that_are_all_the_same_have_no_interval():
+    found = paired_difference([0.1, 0.2], [1.1, 1.2])
+    assert (found.count, found.mean) == (2, pytest.approx(1.0))
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+
+
 def test_best_and_second_are_marked_where_they_are_clear():
     rows = [[0.10, 0.11, 0.12], [0.50, 0.52, 0.51], [0.90, 0.91, 0.93], [math.nan] * 3]
     assert marks(rows, higher_is_better=True) == Marks(2, 1)

@@ -23,8 +23,8 @@ def from_document(kind: type[T], text: str, *, schema: str, version: int) -> T:
     """The dataclass that `to_document` wrote; anything else is a `ValueError` that names the place."""
     title = schema.rsplit(".", maxsplit=1)[-1]
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
+        document = json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(document, dict) or document.pop("schema", None) != schema:
         raise ValueError(f"not a {title} document: its 'schema' is not {schema!r}")
@@ -33,6 +33,10 @@ def from_document(kind: type[T], text: str, *, schema: str, version: int) -> T:
         raise ValueError(f"{title} have schema version {found!r}, this release reads {version}")
     result: T = _typed(kind, document, title)
     return result
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no value of JSON")
 
 
 def _plain(value: Any) -> Any:
@@ -76,7 +80,10 @@ def _typed(kind: Any, value: Any, place: str) -> Any:
     if kind is float:
         if value is None or value in ("inf", "-inf"):
             return math.nan if value is None else float(value)
-        return float(_instance((int, float), value, place))
+        try:
+            return float(_instance((int, float), value, place))
+        except OverflowError:
+            raise ValueError(f"{place} is a number too large for a float") from None
     return _instance(kind, value, place)
 
 

@@ -134,7 +134,7 @@ def _coordinate(
 ) -> None:
     """Keep the cluster busy, and plan anew whenever it could take more than the last plan has left."""
     died = _died(ray)
-    deaths = Counter[tuple[str, Stage]]()
+    deaths, begun = Counter[tuple[str, Stage]](), Counter[tuple[str, Stage]]()
     waiting: list[Task] = []
     flying: dict[Any, Task] = {}
     idle = False
@@ -151,6 +151,7 @@ def _coordinate(
                 return
         while waiting and len(flying) < most:
             task = waiting.pop(0)
+            begun[task.key] = store.manifest.state(task.key).attempts
             flying[submit(task)] = task
         (reference,), _ = ray.wait(list(flying), num_returns=1)
         task = flying.pop(reference)
@@ -158,8 +159,10 @@ def _coordinate(
             end, seconds, reason = ray.get(reference)
         except died as error:
             idle = False
-            deaths[task.key] += 1
             # A claim that a worker leaves is counted in the store. One that dies before it has claimed is not.
+            store.manifest.refresh()
+            claimed = store.manifest.state(task.key).attempts > begun[task.key]
+            deaths[task.key] = 0 if claimed else deaths[task.key] + 1
             if deaths[task.key] > MOST_LOSSES:
                 raise RuntimeError(
                     f"workers die before they begin with {task.name}, again and again: {error}"

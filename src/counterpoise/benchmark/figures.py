@@ -76,7 +76,8 @@ def sweep(group: Group, trials: Sequence[Trial], *, theme: Theme = LIGHT) -> Fig
     """Every measure against alpha, a line for each method, with the standard deviation over seeds; a ring if chosen."""
     rows = [row for row in finished(group) if row.hyper and _SWEPT in row.hyper]
     methods = list(dict.fromkeys(row.line.method for row in rows))
-    ringed = {(trial.cell.recipe.method, trial.cell.recipe.hyper[_SWEPT]) for trial in trials if trial.is_chosen}
+    chosen_recipes = [trial.cell.recipe for trial in trials if trial.is_chosen]
+    ringed = {(recipe.method, recipe.hyper[_SWEPT]) for recipe in chosen_recipes if _SWEPT in recipe.hyper}
     with themed(theme):
         figure = Figure(figsize=(_PANEL_INCHES * len(group.columns), 3.6), layout="constrained")
         for axes, column in zip(_panels(figure, len(group.columns)), group.columns, strict=True):

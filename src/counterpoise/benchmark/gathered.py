@@ -15,9 +15,8 @@ from counterpoise.benchmark.cells import (
     chosen,
     name_of,
     results,
-    tasks,
-    undecided,
 )
+from counterpoise.benchmark.plan import counted_cells
 from counterpoise.benchmark.published import Foreign
 from counterpoise.benchmark.record import CellRecord, Outcome
 from counterpoise.benchmark.requests import Hyper, Line, Request, Setting
@@ -198,15 +197,15 @@ def gather(store: Store, *, studies: Sequence[str] = ()) -> list[Gathered]:
 def _gathered(store: Store, request: Request, progress: Progress, records: Records) -> Gathered:
     study = STUDIES[request.study]
     rows = [_row(request, result, records) for result in results(request, progress)]
-    wanted = tasks([request], progress)
+    wanted = counted_cells([request], progress)
     gathered = Gathered(
         request=request,
         study=study,
         groups=tuple(_groups(study, rows)),
         choices=tuple(_choices(request, progress)),
         failures=(),
-        done=sum(progress.is_done(task) for task in wanted),
-        total=len(wanted) + undecided([request], progress),
+        done=sum(each.is_done for each in wanted),
+        total=len(wanted),
     )
     return replace(gathered, failures=tuple(_failures(store, gathered, progress)))
 

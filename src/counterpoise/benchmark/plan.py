@@ -122,6 +122,11 @@ def planned_cells(requests: Sequence[Request], progress: Progress) -> Iterator[P
                 yield PlannedCell(cells[0], key, name, "complete", is_open=True, is_trained=trained)
 
 
+def counted_cells(requests: Sequence[Request], progress: Progress) -> list[PlannedCell]:
+    """`planned_cells` as people count them: one that is to be chosen from cells that are named is one of these."""
+    return [each for each in planned_cells(requests, progress) if not (each.is_open and each.is_trained)]
+
+
 def work_left(planned: PlannedCell) -> Work:
     """What is left to do for a cell."""
     if planned.is_done:

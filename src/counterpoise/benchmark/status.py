@@ -12,7 +12,7 @@ from counterpoise._text import printable
 from counterpoise.benchmark.cells import STAGES, Cell, Stage
 from counterpoise.benchmark.cost import REFERENCE, Work, work_of
 from counterpoise.benchmark.manifest import TaskState
-from counterpoise.benchmark.plan import PlannedCell, planned_cells, work_left
+from counterpoise.benchmark.plan import PlannedCell, counted_cells, planned_cells, work_left
 from counterpoise.benchmark.requests import Request
 from counterpoise.benchmark.store import Store
 from counterpoise.recipes.methods import METHODS
@@ -107,10 +107,8 @@ def status_of(store: Store, requests: Sequence[Request]) -> Status:
     held = {each.id for each in running}
     return Status(
         scale=requests[0].scale,
-        studies=tuple(
-            _counts(store, request.study, list(planned_cells([request], progress)), held) for request in requests
-        ),
-        total=_counts(store, "all", planned, held),
+        studies=tuple(_counts(store, request.study, counted_cells([request], progress), held) for request in requests),
+        total=_counts(store, "all", counted_cells(requests, progress), held),
         running=running,
         troubles=_troubles(store, named),
         finished=_finished(store, named),
@@ -150,8 +148,7 @@ def _states(store: Store, planned: PlannedCell) -> list[TaskState]:
 
 
 def _counts(store: Store, title: str, planned: Sequence[PlannedCell], held: set[str]) -> Counts:
-    # A cell that is to be chosen from cells that are named is one of these.
-    found = Counter(_state(store, each, held) for each in planned if not (each.is_open and each.is_trained))
+    found = Counter(_state(store, each, held) for each in planned)
     return Counts(title, **{str(state): count for state, count in found.items()})
 
 
@@ -285,7 +282,7 @@ def left_text(status: Status) -> str:
     if status.total.done + status.total.failed == status.total.cells:
         return "nothing is left to do"
     if status.seconds_left is None:
-        return "time left: known once a cell is finished"
+        return "time left: known once a cell is finished in one go"
     shared = f"with {len(status.running)} running" if status.running else "one cell after another"
     return f"about {span(status.seconds_left)} left {shared}"
 

@@ -153,6 +153,10 @@ def request_of(
         for method in methods
         if not setting.methods or method in setting.methods
     )
+    if not lines:
+        raise ValueError(
+            f"{study}: the settings {', '.join(each.name for each in shown)} have no row for {', '.join(methods)}"
+        )
     names = {setting.tuned_in for setting in shown} - {setting.name for setting in shown} - {""}
     tuned = tuple(setting for table in settings.tables.values() for setting in table if setting.name in names)
     return Request(study, scale, rule, shown + tuned, lines)

@@ -1,12 +1,12 @@
 """Statistics over seeds: means with their intervals, and what paired differences allow to call best.
 
-A seed decides the split, the initial weights and the order of images, the same for every method. So methods are
-compared seed by seed; overlap of two intervals is not a test.
+A seed decides which images are held out, and for methods that train one run also their order and augmentation. So
+methods are compared seed by seed; overlap of two intervals is not a test.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from scipy.special import stdtrit
@@ -76,8 +76,14 @@ def summarise(values: Sequence[float], *, level: float = DEFAULT_LEVEL) -> Summa
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float], *, level: float = DEFAULT_LEVEL) -> Summary:
-    """Second minus first over the seeds that both are defined for."""
-    return summarise([after - before for before, after in zip(first, second, strict=True)], level=level)
+    """Second minus first over the seeds that both are defined for.
+
+    Differences that are all the same show no chance to measure them by (measures of few images are coarse): they have
+    no interval.
+    """
+    found = summarise([after - before for before, after in zip(first, second, strict=True)], level=level)
+    largest = max((abs(value) for value in (*first, *second) if not math.isnan(value)), default=0.0)
+    return replace(found, low=math.nan, high=math.nan) if found.deviation <= _SAME * largest else found
 
 
 def adjusted_level(rows: int) -> float:
@@ -116,8 +122,4 @@ def marks(rows: Sequence[Sequence[float]], *, higher_is_better: bool | None) -> 
 
 def _is_better(row: Sequence[float], other: Sequence[float], *, higher_is_better: bool, level: float) -> bool:
     difference = paired_difference(other, row, level=level)
-    largest = max((abs(value) for value in (*row, *other) if not math.isnan(value)), default=0.0)
-    # Differences that are all the same show no chance at all to measure them by: measures of few images are coarse.
-    if difference.count < 2 or difference.deviation <= _SAME * largest:
-        return False
     return difference.low > 0 if higher_is_better else difference.high < 0

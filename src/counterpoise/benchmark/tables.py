@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from counterpoise.benchmark.cells import Cell as GridCell
 from counterpoise.benchmark.gathered import Column, Gathered, Group, Row
 from counterpoise.benchmark.published import published_number
-from counterpoise.benchmark.scales import SCALES
+from counterpoise.benchmark.requests import Request
+from counterpoise.benchmark.scales import SCALES, UNSTATED
 from counterpoise.benchmark.summary import Marks, marks, mean, summarise
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics.estimates import KEY_INFO, Key
@@ -132,7 +133,7 @@ def anchor(gathered: Gathered, group: int, row: int) -> str:
 def value_text(row: Row, column: Column, *, scaled: bool) -> str:
     """Such as `76.93 ± 0.21 (76.41 to 77.45)`; says where some of the finished runs have no such value.
 
-    Of one seed, the interval is that over samples, where there is one.
+    Of one seed, the interval is that over test images, where there is one.
     """
     if not row.records:
         return MISSING
@@ -145,13 +146,15 @@ def value_text(row: Row, column: Column, *, scaled: bool) -> str:
     else:
         only = next(each for each in row.estimates(column, scaled=scaled) if each and not math.isnan(each.value))
         if not math.isnan(only.low):
-            text = f"{text} {_interval_text(column.key, only.low, only.high)}"
+            # The caption says so where no row has more seeds.
+            note = "" if len(row.line.seeds) == 1 else ", over images"
+            text = f"{text} {_interval_text(column.key, only.low, only.high, note=note)}"
     defined, done = found.count, len(row.records)
     return text if defined == done else f"{text}, {defined} of {done} defined"
 
 
-def _interval_text(key: Key, low: float, high: float) -> str:
-    return f"({number(key, low)} to {number(key, high)})"
+def _interval_text(key: Key, low: float, high: float, *, note: str = "") -> str:
+    return f"({number(key, low)} to {number(key, high)}{note})"
 
 
 def floor_text(row: Row, column: Column, *, scaled: bool) -> str:
@@ -201,7 +204,29 @@ def caption(gathered: Gathered) -> str:
     if not gathered.study.swept:
         better = "highest" if request.rule in LARGER_IS_BETTER else "lowest"
         rule = KEY_INFO[Key(request.rule)].title
-        sentences.append(f"Hyper-parameters by the {better} validation {rule} at the first seed.")
+        sentences.append(f"Hyper-parameters by the {better} validation {rule} at the first seed{_elsewhere(request)}.")
     if gathered.study.tables:
-        sentences.append("Published: the paper's number, at the paper's own scale.")
+        sentences.append(f"Published: the paper's number, at the paper's own scale{_published_places(request)}.")
     return " ".join(sentences)
+
+
+def _elsewhere(request: Request) -> str:
+    """Where hyper-parameters were chosen, if not in the setting that a table shows."""
+    asked = {line.setting for line in request.lines}
+    names = {request.setting(name).tuned_in for name in asked} - asked - {""}
+    return "".join(f", in {request.setting(name).title}" for name in sorted(names))
+
+
+def _published_places(request: Request) -> str:
+    """What the paper's numbers are of, beside which table."""
+    places = {}
+    for line in request.lines:
+        setting = request.setting(line.setting)
+        if setting.published.data_set:
+            of = [setting.published.data_set, _backbone(setting.published.primary)]
+            places[setting.title] = f"{', '.join(filter(None, of))}, beside {setting.title}"
+    return f" ({'; '.join(places.values())})" if places else ""
+
+
+def _backbone(name: str) -> str:
+    return "" if name == UNSTATED else name.replace("resnet", "ResNet")

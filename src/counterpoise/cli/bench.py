@@ -268,6 +268,7 @@ class Bench:
 def requests_of(options: Asked) -> "list[Request]":
     """What a command line asks for, as data."""
     from counterpoise.benchmark.own import load_methods
+    from counterpoise.benchmark.scales import SCALES
     from counterpoise.benchmark.studies import STUDIES, request_of
 
     if options.seeds < 1:
@@ -280,20 +281,28 @@ def requests_of(options: Asked) -> "list[Request]":
     known = {method for name in names for method in STUDIES[name].methods} | set(own)
     if unknown := [method for method in options.only if method not in known]:
         raise ValueError(f"--only names {', '.join(unknown)}; the methods here are {', '.join(sorted(known))}")
-    found = []
-    for name in names:
-        if not options.only or set(options.only) & {*STUDIES[name].methods, *own}:
-            found.append(
-                request_of(
-                    name,
-                    options.scale,
-                    seeds=range(options.seeds),
-                    rule=options.rule,
-                    only=options.only,
-                    places=options.settings,
-                    own=own,
-                )
-            )
+    places = {name: [each.name for each in STUDIES[name].settings(SCALES[options.scale]())] for name in names}
+    everywhere = {place for found in places.values() for place in found}
+    if unknown := [place for place in options.settings if place not in everywhere]:
+        raise ValueError(
+            f"--settings names {', '.join(unknown)}; the settings here are {', '.join(sorted(everywhere))}"
+        )
+    found = [
+        request_of(
+            name,
+            options.scale,
+            seeds=range(options.seeds),
+            rule=options.rule,
+            only=options.only,
+            places=options.settings,
+            own=own,
+        )
+        for name in names
+        if not options.only or set(options.only) & {*STUDIES[name].methods, *own}
+        if not options.settings or set(options.settings) & set(places[name])
+    ]
+    if not found:
+        raise ValueError("no study here has both a method that --only names and a setting that --settings names")
     return found
 
 

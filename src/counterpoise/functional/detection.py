@@ -40,6 +40,19 @@ def rank_groups(scores: Tensor, positive: Tensor) -> tuple[RankCounts, Tensor]:
     return counts, distinct.flip(0)
 
 
+def balanced_mass(counts: RankCounts) -> Tensor:
+    """Share of the positives plus share of the negatives in each group, `[..., G]`: neither side can be overlooked."""
+    positive, negative = (side.double() / side.sum(-1, keepdim=True).clamp(min=1) for side in counts)
+    return positive + negative
+
+
+def merged_groups(counts: RankCounts, groups: int) -> Tensor:
+    """New group of each group `[G]`, of at most so many, neighbours merged to about equal `balanced_mass`."""
+    mass = balanced_mass(counts)
+    below = mass.cumsum(-1) - mass
+    return (below * (groups / mass.sum())).long().clamp(max=groups - 1)
+
+
 def auroc(counts: RankCounts) -> Tensor:
     """Probability that a positive scores above a negative, ties counting half.
 

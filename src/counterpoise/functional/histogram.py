@@ -35,11 +35,12 @@ def score_cells(scores: Tensor) -> Tensor:
 def cell_floor(cell: Tensor) -> Tensor:
     """Smallest score of each cell, float32: the threshold that accepts the cell and everything above it.
 
-    >>> cell_floor(score_cells(torch.tensor([0.0, 1.0, 1.0009])))
-    tensor([0., 1., 1.])
+    >>> cell_floor(score_cells(torch.tensor([-torch.inf, 0.0, 1.0, 1.0009])))
+    tensor([-inf, 0., 1., 1.])
     """
     ordered = (cell << (32 - CELL_BITS)) - (1 << 31)
-    return torch.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).to(torch.int32).view(torch.float32)
+    floor = torch.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).to(torch.int32).view(torch.float32)
+    return torch.where(floor.isnan(), -torch.inf, floor)  # what lies below -inf in its cell are bits of NaN
 
 
 def confidence_cells(confidence: Tensor) -> Tensor:

@@ -17,10 +17,9 @@ from counterpoise.functional.calibration import (
     BinSums,
     brier_calibration,
     cross_fit_size,
-    equal_mass_bins,
     gap_deviation,
 )
-from counterpoise.functional.detection import RankCounts, auroc
+from counterpoise.functional.detection import RankCounts, auroc, merged_groups
 
 DEFAULT_LEVEL = 0.95
 BOOTSTRAP_RESAMPLES = 1000
@@ -55,11 +54,28 @@ def wilson_interval(hits: float, count: float, *, level: float = DEFAULT_LEVEL) 
     return Interval(max(0.0, centre - half), min(1.0, centre + half))
 
 
-def mean_interval(total: float, total_of_squares: float, count: float, *, level: float = DEFAULT_LEVEL) -> Interval:
-    """Normal interval of a mean, from the sum and the sum of squares."""
+def mean_interval(
+    total: float,
+    total_of_squares: float,
+    count: float,
+    *,
+    level: float = DEFAULT_LEVEL,
+    least_variance: float | None = None,
+) -> Interval:
+    """Normal interval of a mean, from the sum and the sum of squares.
+
+    Args:
+        total: sum of the values.
+        total_of_squares: sum of their squares.
+        count: how many there are. One says nothing of their variance: the limits are NaN, unless the least is known.
+        level: nominal coverage.
+        least_variance: of a single value. A model without an error so far has errors that vary all the same.
+    """
+    if count < 2 and least_variance is None:
+        return Interval(math.nan, math.nan)
     mean = total / count
-    variance = max(0.0, total_of_squares / count - mean**2) / max(1.0, count - 1)
-    half = normal_quantile(level) * math.sqrt(variance)
+    variance = max(total_of_squares / count - mean**2, least_variance or 0.0) / max(1.0, count - 1)
+    half = normal_quantile(level) * math.sqrt(max(0.0, variance))
     return Interval(mean - half, mean + half)
 
 
@@ -204,24 +220,33 @@ def brier_calibration_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -
 
 
 def delong_interval(counts: RankCounts, *, level: float = DEFAULT_LEVEL) -> Interval:
-    """DeLong's interval of AUROC, on the logit scale: it stays inside [0, 1], and near nominal at 0.99."""
+    """DeLong's interval of AUROC A, on the logit scale: it stays inside [0, 1], and near nominal at 0.99.
+
+    To the observed variance of each side is added one sample of the largest that there can be, A (1 - A): two or
+    three samples may agree by chance, and one always agrees with itself.
+    """
     positive, negative = counts.positive.double(), counts.negative.double()
     positives, negatives = positive.sum(), negative.sum()
     area = auroc(counts)
     # Share of the negatives below each positive group, and of the positives above each negative group.
     below = (negatives - negative.cumsum(-1) + 0.5 * negative) / negatives
     above = (positive.cumsum(-1) - 0.5 * positive) / positives
-    variance = (positive * (below - area) ** 2).sum() / (positives * (positives - 1).clamp(min=1)) + (
-        negative * (above - area) ** 2
-    ).sum() / (negatives * (negatives - 1).clamp(min=1))
+    largest = area * (1 - area)
+    variance = ((positive * (below - area) ** 2).sum() + largest) / positives**2 + (
+        (negative * (above - area) ** 2).sum() + largest
+    ) / negatives**2
     value = float(area)
-    if value in (0.0, 1.0) or float(variance) == 0.0:
-        # No overlap was seen: as if the next sample of the smaller side overlapped with all of the other.
-        room = -math.log((1 - level) / 2) / float(torch.minimum(positives, negatives))
-        return Interval(max(0.0, value - room), min(1.0, value + room))
+    if value in (0.0, 1.0):
+        return _with_room(value, counts, level)
     half = normal_quantile(level) * math.sqrt(float(variance)) / (value * (1 - value))
     centre = math.log(value / (1 - value))
     return Interval(1 / (1 + math.exp(half - centre)), 1 / (1 + math.exp(-half - centre)))
+
+
+def _with_room(value: float, counts: RankCounts, level: float) -> Interval:
+    """Of a value in [0, 1] that no sample contradicts: as if the next of the smaller side contradicted it wholly."""
+    room = -math.log((1 - level) / 2) / float(min(side.sum() for side in counts))
+    return Interval(max(0.0, value - room), min(1.0, value + room))
 
 
 def bootstrap_intervals(
@@ -234,6 +259,9 @@ def bootstrap_intervals(
     seed: int = 0,
 ) -> dict[str, Interval]:
     """Percentile bootstrap intervals of ranking measures, all from the same resamples.
+
+    Where all resamples agree, as they do on a few samples that are told apart without an error, the interval has the
+    room that so few leave.
 
     Args:
         counts: the observed ranking.
@@ -263,20 +291,21 @@ def bootstrap_intervals(
         elif name in minima:
             bias, half = min(0.0, float(values.mean() - measure(merged))), z * float(values.std())
             value = float(measure(counts))
-            intervals[name] = Interval(max(0.0, value - half), value - bias + half)
+            around = Interval(max(0.0, value - half), value - bias + half)
+            intervals[name] = around if half > 0 else _with_room(value, counts, level)
         else:
             low, high = torch.quantile(values, quantiles).tolist()
-            intervals[name] = Interval(low, high)
+            intervals[name] = Interval(low, high) if low < high else _with_room(low, counts, level)
     return intervals
 
 
 def _merge_groups(counts: RankCounts) -> RankCounts:
-    """Neighbouring groups merged until at most `BOOTSTRAP_GROUPS` are left, of about equal size."""
+    """Neighbouring groups merged until at most `BOOTSTRAP_GROUPS` are left."""
     size = counts.positive + counts.negative
     positive, negative = (side[size > 0].cpu() for side in counts)
     if len(positive) <= BOOTSTRAP_GROUPS:
         return RankCounts(positive, negative)
-    index = equal_mass_bins(positive + negative, BOOTSTRAP_GROUPS)
+    index = merged_groups(RankCounts(positive, negative), BOOTSTRAP_GROUPS)
     zero = torch.zeros(BOOTSTRAP_GROUPS, dtype=positive.dtype)
     return RankCounts(zero.index_add(0, index, positive), zero.index_add(0, index, negative))
 

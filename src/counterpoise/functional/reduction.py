@@ -21,7 +21,7 @@ class LabelledBatch(NamedTuple):
 
     Attributes:
         log_probabilities: `[..., K]`, float32 or float64.
-        labels: class indices `[...]` (0 where ignored), or soft labels `[..., K]`.
+        labels: class indices `[...]`, or soft labels `[..., K]`; 0 where the weight is 0.
         weight: `[...]`, 0 where ignored.
     """
 
@@ -76,6 +76,8 @@ def as_labelled_batch(
         if sample_weight.shape != leading:
             raise ValueError(f"sample_weight must have shape {list(leading)}, got {list(sample_weight.shape)}")
         weight = weight * sample_weight.to(logits.dtype)
+        counts = weight != 0
+        labels = torch.where(counts.unsqueeze(-1) if labels.is_floating_point() else counts, labels, 0)
     return LabelledBatch(log_probabilities_where(logits, weight), labels, weight)
 
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from counterpoise.export.card import Card
 
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
+_INDEX = "model.safetensors.index.json"
+"""Where transformers says in which of several files each weight is."""
+
 CONFIG_BESIDE = "counterpoise.json"
 """The configuration where `config.json` is that of transformers."""
 
@@ -60,6 +63,8 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, config: ModelConfig
     matter = _front_matter(card, library="transformers" if of_transformers else "counterpoise")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
+    for earlier in (target / CONFIG_BESIDE, target / _INDEX, *target.glob("*.safetensors")):
+        earlier.unlink(missing_ok=True)  # a model of another kind or size would not replace them
     if of_transformers:
         model.save_pretrained(target)  # type: ignore[operator]
     else:

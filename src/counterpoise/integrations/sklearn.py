@@ -107,6 +107,7 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
 
         Weights act on every term of the loss. The temperature is fitted to held-out samples of equal weight.
         """
+        self._forget_last_fit()
         _require_at_least_one("epochs", self.epochs)
         _require_at_least_one("batch_size", self.batch_size)
         if not 0 <= self.held_out < 1:
@@ -138,10 +139,15 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
             tensors = [as_tensor(column, "samples").to(self.device) for column in columns]
             train(objective, optimizer, *tensors, epochs=self.epochs, batch_size=self.batch_size)
         primary = objective.primary.eval()
-        # Both or none, so that a fit that fails leaves no classifier of two halves.
         self.calibrator_ = None if held_out is None else _fitted_temperature(_logits(primary, held_out[0]), held_out[1])
         self.primary_ = primary
         return self
+
+    def _forget_last_fit(self) -> None:
+        """So that a fit that fails leaves no classifier, and not the network of one fit with the classes of another."""
+        for name in ("primary_", "calibrator_", "classes_"):
+            if hasattr(self, name):
+                delattr(self, name)
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Log-probabilities `[n, classes]`, at the fitted temperature if there is one."""
@@ -221,8 +227,8 @@ def _fitted_temperature(logits: Tensor, labels: NDArray[Any]) -> TemperatureScal
     scaling = TemperatureScaling().fit(logits, labels)
     if scaling.state == FitState.AT_LOWEST_TEMPERATURE:
         raise ValueError(
-            f"all {len(labels)} held-out samples are classified right, so every lower temperature fits them better: "
-            "hold out more samples, or none with held_out=0"
+            f"of {len(labels)} held-out samples so many are classified right that every lower temperature, down to the "
+            "lowest allowed, fits them better: hold out more samples, or none with held_out=0"
         )
     return scaling
 

@@ -1,5 +1,6 @@
 """Any measure as a `torchmetrics.Metric`, for Lightning's `self.log` and for `MetricCollection`."""
 
+import re
 from typing import Any
 
 from torch import Tensor, float64, tensor
@@ -31,9 +32,12 @@ class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
     def __init__(self, measure: Measure[dict[Key, Estimate]]) -> None:
         super().__init__()
         self.measure = measure
-        self._names = list(measure.zeros())
+        # A MetricCollection shares the states of metrics that are named alike and equal after the first batch: errors
+        # and foreign images are, as long as there were none. So each has the measure, with its options, in its name.
+        own = re.sub(r"\W+", "_", repr(measure))
+        self._names = {name: f"{own}{name}" for name in measure.zeros()}
         for name, zero in measure.zeros().items():
-            self.add_state(f"sum_{name}", default=zero, dist_reduce_fx="sum")
+            self.add_state(self._names[name], default=zero, dist_reduce_fx="sum")
 
     def update(
         self,
@@ -49,13 +53,13 @@ class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
             logits=logits, probabilities=probabilities, labels=labels, valid=valid, in_distribution=in_distribution
         )
         sums = self.measure.sums(table.checked_rows())
-        for name in self._names:
-            state = getattr(self, f"sum_{name}")
-            setattr(self, f"sum_{name}", state + sums[name].to(state.device))
+        for name, own in self._names.items():
+            state = getattr(self, own)
+            setattr(self, own, state + sums[name].to(state.device))
 
     def estimates(self) -> dict[Key, Estimate]:
         """All values with their intervals."""
-        return self.measure.compute({name: getattr(self, f"sum_{name}") for name in self._names})
+        return self.measure.compute({name: getattr(self, own) for name, own in self._names.items()})
 
     def compute(self) -> dict[str, Tensor]:
         """All values as float64 scalars, by name."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from counterpoise.functional.calibration import BinSums, expected_calibration_error, noise_floor
 from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES
-from counterpoise.functional.detection import RankCounts, rank_groups, rates, risk_coverage
+from counterpoise.functional.detection import RankCounts, balanced_mass, rank_groups, rates, risk_coverage
 from counterpoise.functional.histogram import CELLS, cell_floor, exact_cells, histogram_cells, unit_or_score_cells
 from counterpoise.functional.intervals import calibration_error_interval_by_class
 from counterpoise.metrics.estimates import Key
@@ -135,6 +135,8 @@ class ScoreAccumulator:
         exact = self._confidences.exact
         ranking = _distinct(positive, negative) if exact else _counted(self.score, positive, negative)
         counts = ranking.counts
+        # Coverage is even by samples; of two sets of unequal size, each is.
+        shown = _evenly(balanced_mass(counts) if stratified else counts.positive + counts.negative)
         names, curves = ["threshold", "true_positive_rate", "false_positive_rate"], [ranking.threshold, *rates(counts)]
         if not stratified:
             names += ["coverage", "risk"]
@@ -144,7 +146,7 @@ class ScoreAccumulator:
             positives=int(counts.positive.sum()),
             negatives=int(counts.negative.sum()),
             estimates=ranking_estimates(counts, stratified=stratified, level=self.level, exact=exact),
-            curves={name: _thinned(curve) for name, curve in zip(names, curves, strict=True)},
+            curves={name: curve[shown].double().tolist() for name, curve in zip(names, curves, strict=True)},
         )
 
 
@@ -249,11 +251,14 @@ def _counted(score: str, positive: list[Tensor], negative: list[Tensor]) -> _Ran
     return _Ranking(RankCounts(up[occupied], down[occupied]), threshold)
 
 
-def _thinned(curve: Tensor) -> list[float]:
-    if len(curve) > CURVE_POINTS:
-        curve = curve[torch.linspace(0, len(curve) - 1, CURVE_POINTS, dtype=torch.float64).round().long()]
-    values: list[float] = curve.double().tolist()
-    return values
+def _evenly(mass: Tensor) -> Tensor:
+    """Which groups of a curve are kept, by their mass `[G]`: both ends, and the last to end before each equal share."""
+    if len(mass) <= CURVE_POINTS:
+        return torch.arange(len(mass))
+    end = mass.double().cumsum(0)
+    shares = torch.linspace(0, 1, CURVE_POINTS, dtype=torch.float64) * end[-1]
+    kept: Tensor = torch.unique((torch.searchsorted(end, shares, right=True) - 1).clamp(min=0))
+    return kept
 
 
 def bin_table(sums: BinSums) -> BinTable:

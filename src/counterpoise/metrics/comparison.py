@@ -14,7 +14,8 @@ from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
 from counterpoise.functional.calibration import BinSums
-from counterpoise.functional.detection import RankCounts
+from counterpoise.functional.detection import RankCounts, merged_groups
+from counterpoise.functional.histogram import CELLS, unit_or_score_cells
 from counterpoise.functional.intervals import error_terms, normal_quantile
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
 from counterpoise.metrics.inputs import PredictionBatch
@@ -27,8 +28,10 @@ SCHEMA = "counterpoise.evaluation"
 SCHEMA_VERSION = 1
 GROUPS = 100
 _RANK_CELLS = 1024
-_LARGEST_CLASSWISE = 1 << 24
-"""Classwise errors are compared up to this many groups x classes x bins."""
+_WAITING_SAMPLES = 1 << 20
+"""So many samples are kept before they are counted."""
+_LARGEST_CLASSWISE = 1 << 21
+"""Classwise errors are compared up to this many groups x classes x bins: 1,398 classes in 15 bins, 84 MB a model."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,8 @@ class GroupedSums:
             if self._classwise_fits:
                 streams["classwise"] = Stream(ClasswiseCalibration(num_classes=classes, bins=bins))
             self._streams.append(streams)
-        self._edges: Tensor | None = None
-        zeros = torch.zeros(GROUPS, _RANK_CELLS, dtype=torch.int64)
-        self._right, self._wrong, self._foreign = zeros, zeros, dict[str, Tensor]()
+        self._right, self._wrong = _CellCounts(), _CellCounts()
+        self._foreign: dict[str, _CellCounts] = {}
 
     def update(self, batch: PredictionBatch, group: Tensor) -> None:
         """Add labelled samples with the group `[n]` of each."""
@@ -119,14 +121,13 @@ class GroupedSums:
             if len(rows):
                 for stream in streams.values():
                     stream.update_checked(part)
-        cells, hits = self._cells(batch), batch.top()[1]
-        self._right = self._right + self._counts(cells[hits], group[hits])
-        self._wrong = self._wrong + self._counts(cells[~hits], group[~hits])
+        cells, hits = self._cells(batch), batch.top()[1].cpu()
+        self._right.add(cells[hits], group[hits])
+        self._wrong.add(cells[~hits], group[~hits])
 
     def update_foreign(self, name: str, batch: PredictionBatch, group: Tensor) -> None:
         """Add foreign samples with the group `[n]` of each."""
-        counts = self._counts(self._cells(batch), group)
-        self._foreign[name] = self._foreign[name] + counts if name in self._foreign else counts
+        self._foreign.setdefault(name, _CellCounts()).add(self._cells(batch), group)
 
     @property
     def foreign_sets(self) -> set[str]:
@@ -146,12 +147,12 @@ class GroupedSums:
         values[Key.ECE] = error_terms(top_label).estimate
         if self._classwise_fits:
             values[Key.CLASSWISE_ECE] = error_terms(BinSums(**self._without_each("classwise"))).estimate.mean(-1)
-        counts = _without_each(RankCounts(self._right, self._wrong))
+        counts = _without_each(_by_rank([self._right], [self._wrong]))
         return values | {key: measure(counts) for key, measure in RANKING_MEASURES.items()}
 
     def left_out_foreign(self, name: str) -> dict[Key, Tensor]:
         """Every OOD measure with each group left out, `[GROUPS]`."""
-        counts = _without_each(RankCounts(self._right + self._wrong, self._foreign[name]))
+        counts = _without_each(_by_rank([self._right, self._wrong], [self._foreign[name]]))
         return {key: measure(counts) for key, measure in RANKING_MEASURES.items() if key not in SELECTIVE_MEASURES}
 
     def errors(self) -> dict[Key, tuple[float, float]]:
@@ -164,15 +165,7 @@ class GroupedSums:
         return found
 
     def _cells(self, batch: PredictionBatch) -> Tensor:
-        """Cells of about equal mass, highest score first; their edges are quantiles of the first batch."""
-        scores = batch.score(self.score).double().cpu()
-        if self._edges is None:
-            places = torch.linspace(0, len(scores) - 1, _RANK_CELLS - 1, dtype=torch.float64).round().long()
-            self._edges = scores.sort().values[places]
-        return _RANK_CELLS - 1 - torch.bucketize(scores, self._edges)
-
-    def _counts(self, cells: Tensor, group: Tensor) -> Tensor:
-        return torch.bincount(group * _RANK_CELLS + cells, minlength=GROUPS * _RANK_CELLS).view(GROUPS, _RANK_CELLS)
+        return unit_or_score_cells(self.score, batch.score(self.score).cpu())
 
     def _stacked(self, name: str) -> Sums:
         parts = [streams[name].sums for streams in self._streams]
@@ -183,6 +176,45 @@ class GroupedSums:
 
     def _without_each(self, name: str) -> Sums:
         return {key: value.sum(0, keepdim=True) - value for key, value in self._stacked(name).items()}
+
+
+class _CellCounts:
+    """Samples of each group in each cell of the fine histogram, as far as there are any: scores occupy few cells."""
+
+    def __init__(self) -> None:
+        self._places, self._counts = (torch.zeros(0, dtype=torch.int64) for _ in range(2))
+        self._waiting: list[Tensor] = []
+
+    def add(self, cells: Tensor, group: Tensor) -> None:
+        self._waiting.append(group * CELLS + cells)
+        if sum(map(len, self._waiting)) > _WAITING_SAMPLES:
+            self._count()
+
+    def occupied(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Group, cell and number of samples, `[n]` each."""
+        self._count()
+        return self._places // CELLS, self._places % CELLS, self._counts
+
+    def _count(self) -> None:
+        new, counts = torch.unique(torch.cat(self._waiting or [self._places[:0]]), return_counts=True)
+        self._places, index = torch.unique(torch.cat([self._places, new]), return_inverse=True)
+        self._counts = torch.zeros_like(self._places).index_add_(0, index, torch.cat([self._counts, counts]))
+        self._waiting = []
+
+
+def _by_rank(positive: list[_CellCounts], negative: list[_CellCounts]) -> RankCounts:
+    """Counts `[GROUPS, _RANK_CELLS]`, highest score first: cells of all samples, merged until so many are left."""
+    sides = [[part.occupied() for part in parts] for parts in (positive, negative)]
+    totals = torch.zeros(2, CELLS, dtype=torch.int64)
+    for total, parts in zip(totals, sides, strict=True):
+        for _, cell, count in parts:
+            total.index_add_(0, cell, count)
+    rank = merged_groups(RankCounts(*totals.flip(-1)), _RANK_CELLS).flip(0)
+    counts = torch.zeros(2, GROUPS * _RANK_CELLS, dtype=torch.int64)
+    for side, parts in zip(counts, sides, strict=True):
+        for group, cell, count in parts:
+            side.index_add_(0, group * _RANK_CELLS + rank[cell], count)
+    return RankCounts(*counts.view(2, GROUPS, _RANK_CELLS))
 
 
 def compare(models: list[Scores], grouped: list[GroupedSums], *, level: float) -> Comparison:
@@ -222,7 +254,7 @@ def compare(models: list[Scores], grouped: list[GroupedSums], *, level: float) -
 
 def _difference(first: Estimate, second: Estimate, without: Tensor, second_without: Tensor, level: float) -> Estimate:
     value = second.value - first.value
-    half = student_quantile(level, GROUPS - 1) * jackknife_error(second_without.double() - without.double())
+    half = jackknife_quantile(level) * jackknife_error(second_without.double() - without.double())
     return Estimate(value, value - half, value + half)
 
 
@@ -239,13 +271,13 @@ def jackknife_error(left_out: Tensor) -> float:
     return float(((left_out - left_out.mean()) ** 2).sum().mul((groups - 1) / groups).sqrt())
 
 
-def student_quantile(level: float, degrees: int) -> float:
-    """Central quantile of Student's t, by its expansion around the normal one.
+def jackknife_quantile(level: float) -> float:
+    """Central quantile of Student's t with `GROUPS - 1` degrees of freedom, by its expansion around the normal one.
 
-    >>> round(student_quantile(0.95, 99), 3)
+    >>> round(jackknife_quantile(0.95), 3)
     1.984
     """
-    z = normal_quantile(level)
+    z, degrees = normal_quantile(level), GROUPS - 1
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 

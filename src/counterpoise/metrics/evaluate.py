@@ -52,13 +52,18 @@ def evaluate(
         raise ValueError("labels are needed; pass labels=")
     table = prediction_table(logits=logits, probabilities=probabilities, labels=labels, valid=valid)
     foreign = _foreign_table(table, ood_logits, ood_probabilities)
-    accumulator = ScoreAccumulator(classes=table.values.shape[-1], score=score, bins=bins, level=level)
+    classes = table.values.shape[-1]
+    names = None if class_names is None else [str(name) for name in class_names]
+    if names is not None and len(names) != classes:
+        raise ValueError(f"there are {len(names)} class_names for {classes} classes")
+    if table.valid is not None and not bool(table.valid.any()):
+        raise ValueError("valid= is False for every row: there is nothing to measure")
+    accumulator = ScoreAccumulator(classes=classes, score=score, bins=bins, level=level)
     for batch in blocks(table):
         accumulator.update(batch)
     if foreign is not None:
         for batch in blocks(foreign):
             accumulator.update_foreign(FOREIGN, batch)
-    names = None if class_names is None else [str(name) for name in class_names]
     return replace(accumulator.compute(), class_names=names)
 
 

@@ -45,14 +45,17 @@ class PredictionBatch:
 
     @cached_property
     def _largest(self) -> tuple[Tensor, Tensor]:
-        """The largest probability of each row and its class: several measures of one batch need them."""
+        """The largest probability of each row and its class: several measures of one batch need them.
+
+        Rounding can make it larger than 1, which would rank a sample above those that are as sure.
+        """
         confidence, prediction = self.probabilities.max(-1)
-        return confidence, prediction
+        return confidence.clamp(max=1), prediction
 
     def top(self) -> tuple[Tensor, Tensor]:
         """Confidence `[n]` in [0, 1] and correctness `[n]` of the predicted class."""
         confidence, prediction = self._largest
-        return confidence.clamp(max=1), prediction == self.required_labels()
+        return confidence, prediction == self.required_labels()
 
     def score(self, name: str) -> Tensor:
         """Confidence score `[n]` of that name (see `counterpoise.functional.confidence`)."""

@@ -111,10 +111,11 @@ class TopLabelCalibration:
         require_samples(bins.samples)
         interval = calibration_error_interval(bins, level=self.level)
         gap = float(mean_gap(bins))
-        squares = float(bins.squared_residual.sum())
+        squares, calibrated = float(bins.squared_residual.sum()), float(bins.calibrated_variance.sum())
         samples = float(bins.samples)
+        of_gap = mean_interval(gap * samples, squares, samples, level=self.level, least_variance=calibrated / samples)
         return {
-            Key.MEAN_GAP: Estimate.of(gap, mean_interval(gap * samples, squares, samples, level=self.level)),
+            Key.MEAN_GAP: Estimate.of(gap, of_gap),
             Key.ECE: Estimate.of(float(expected_calibration_error(bins)), interval, floor=float(noise_floor(bins))),
             Key.DEBIASED_ECE: Estimate.of(float(debiased_calibration_error(bins)), interval),
             Key.MCE: Estimate.of(
@@ -245,7 +246,8 @@ def brier_refinement(brier: Estimate, calibration: Estimate) -> Estimate:
     value = brier.value - calibration.value
     half = sum(((part.high - part.low) / 2) ** 2 for part in (brier, calibration)) ** 0.5
     centre = (brier.low + brier.high) / 2 - (calibration.low + calibration.high) / 2
-    return Estimate.of(value, Interval(max(0.0, centre - half), max(0.0, centre + half)))
+    # In this order a limit that is NaN stays so.
+    return Estimate.of(value, Interval(max(centre - half, 0.0), max(centre + half, 0.0)))
 
 
 def bin_sums_of(sums: Sums) -> BinSums:

@@ -11,7 +11,7 @@ from counterpoise.metrics.table import as_html, as_text
 SCHEMA = "counterpoise.scores"
 SCHEMA_VERSION = 1
 CURVE_POINTS = 512
-"""Curves are thinned to at most this many points, evenly by samples, ends included."""
+"""Curves are thinned to at most this many points, ends included: evenly by samples, or by those of either side."""
 
 
 @dataclass(frozen=True)

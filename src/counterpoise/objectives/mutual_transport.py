@@ -60,18 +60,26 @@ class MutualTransport(nn.Module):
         )
         self.primary = primary
         self.auxiliaries = nn.ModuleList(auxiliaries)
-        self.schedule = alpha
         self.ignore_index = ignore_index
         self.process_group = process_group
-        # A tensor, so that a compiled step is not compiled anew for each value; on the host and not a buffer, so that
-        # `.to(bfloat16)` does not round it and checkpoints do not hold what the schedule says.
-        self.alpha = torch.zeros((), dtype=torch.float64)
+        self.alpha = alpha
+
+    @property
+    def alpha(self) -> Tensor:
+        """The weight in force, a scalar. It can be set as in the constructor, to a number or to a schedule."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, alpha: float | AlphaSchedule) -> None:
+        self.schedule = alpha
         self.set_progress(0.0)
 
     def set_progress(self, progress: float) -> None:
         """Tell the alpha schedule how far training is, from 0.0 to 1.0; needless where alpha is constant."""
         alpha = self.schedule(progress) if callable(self.schedule) else self.schedule
-        self.alpha = torch.tensor(alpha, dtype=torch.float64)
+        # A tensor, so that a compiled step is not compiled anew for each value; on the host and not a buffer, so that
+        # `.to(bfloat16)` does not round it and checkpoints do not hold what the schedule says.
+        self._alpha = torch.tensor(alpha, dtype=torch.float64)
 
     def forward(
         self, *inputs: Any, labels: Tensor | None = None, sample_weight: Tensor | None = None, **named_inputs: Any

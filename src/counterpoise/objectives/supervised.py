@@ -13,7 +13,8 @@ from counterpoise.objectives.models import call_for_logits, parameter_group
 from counterpoise.objectives.output import ObjectiveOutput
 
 Loss = Callable[..., Tensor]
-"""`loss(logits, labels)` gives a scalar; `sample_weight` and `group` are passed by keyword only where they are used."""
+"""`loss(logits, labels)` gives a scalar; `ignore_index`, `sample_weight` and `group` are passed by keyword, and only
+where they are used, so that a plain function of two tensors is a loss."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,8 @@ class LossSum:
         group: dist.ProcessGroup | None = None,
     ) -> Tensor:
         """Both losses of the same batch."""
-        base = self.base(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight, group=group)
-        term = self.term(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight, group=group)
-        return base + self.weight * term
+        used = _used(ignore_index=ignore_index, sample_weight=sample_weight, group=group)
+        return self.base(logits, labels, **used) + self.weight * self.term(logits, labels, **used)
 
 
 class SupervisedObjective(nn.Module):
@@ -54,6 +54,7 @@ class SupervisedObjective(nn.Module):
     Args:
         model: returns logits `[..., K]`, or an object or mapping with `logits`.
         loss: called as `loss(logits, labels)`.
+        ignore_index: positions with this label take no part, in training and in evaluation.
         process_group: over which each batch is sharded; passed to the loss as `group`.
 
     >>> import torch
@@ -64,10 +65,18 @@ class SupervisedObjective(nn.Module):
 
     accepts_loss_kwargs = False  # for transformers.Trainer: see MutualTransport
 
-    def __init__(self, model: nn.Module, loss: Loss, *, process_group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        *,
+        ignore_index: int = IGNORE_INDEX,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
         super().__init__()
         self.primary = model
         self.training_loss = loss
+        self.ignore_index = ignore_index
         self.process_group = process_group
 
     def forward(
@@ -76,16 +85,21 @@ class SupervisedObjective(nn.Module):
         """Run the model on `inputs` and `named_inputs`, and its loss where there are labels."""
         logits = call_for_logits(self.primary, inputs, named_inputs)
         if labels is None or not self.training:
-            return evaluation_output(logits, labels, sample_weight=sample_weight)
-        options = {"sample_weight": sample_weight, "group": self.process_group}
-        loss = self.training_loss(
-            logits, labels, **{name: value for name, value in options.items() if value is not None}
-        )
+            return evaluation_output(logits, labels, ignore_index=self.ignore_index, sample_weight=sample_weight)
+        used = _used(ignore_index=self.ignore_index, sample_weight=sample_weight, group=self.process_group)
+        loss = self.training_loss(logits, labels, **used)
         return ObjectiveOutput.of(logits=logits, loss=loss, parts={"loss": loss})
 
     def parameter_groups(self, *, lr: float) -> list[dict[str, Any]]:
         """One optimizer group with every parameter."""
         return [parameter_group("primary", [self.primary], lr=lr)]
+
+
+def _used(*, ignore_index: int, sample_weight: Tensor | None, group: dist.ProcessGroup | None) -> dict[str, Any]:
+    """The keyword arguments of a loss that differ from what it does without them."""
+    used: dict[str, Any] = {} if ignore_index == IGNORE_INDEX else {"ignore_index": ignore_index}
+    options = {"sample_weight": sample_weight, "group": group}
+    return used | {name: value for name, value in options.items() if value is not None}
 
 
 def evaluation_output(

@@ -68,6 +68,12 @@ def _check_left_out(loss: Loss, logits: Tensor, labels: Tensor) -> None:
     _same(loss(logits, labels, sample_weight=3 * weight), loss(logits, labels), "equal sample weights change it")
     weight[8:] = 0
     _same(loss(logits, labels, sample_weight=weight), expected, "samples of weight 0 change it")
+    nowhere = labels.clone()
+    nowhere[8:] = logits.shape[-1]
+    actual = loss(garbage, nowhere, sample_weight=weight)
+    _same(actual, expected, "samples of weight 0 that hold NaN, and a label of no class, change it")
+    gradient = torch.autograd.grad(actual, garbage)[0]
+    assert torch.isfinite(gradient).all(), "samples of weight 0 that hold NaN give NaN gradients"
     nothing = loss(logits, torch.full_like(labels, IGNORE_INDEX))
     assert nothing == 0, f"a batch without a sample that counts has the loss {nothing.item()}, not 0"
 

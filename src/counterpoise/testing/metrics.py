@@ -30,8 +30,7 @@ def check_metric(
         stream = Stream(measure)
         for rows in parts:
             inside = None if in_distribution is None else in_distribution[rows]
-            kept = None if valid is None else valid[rows]
-            stream.update(logits=logits[rows], labels=labels[rows], in_distribution=inside, valid=kept)
+            stream.update(logits=logits[rows], labels=labels[rows], in_distribution=inside, valid=valid)
         return stream
 
     everything = torch.arange(len(labels))
@@ -49,14 +48,8 @@ def check_metric(
     restored.load_state_dict(whole.state_dict())
     _same(restored.compute(), expected, "saving and loading its state changes it")
     doubled = torch.cat([everything, everything])
-    twice = Stream(measure)
-    twice.update(
-        logits=logits[doubled],
-        labels=labels[doubled],
-        in_distribution=None if in_distribution is None else in_distribution[doubled],
-        valid=torch.arange(len(doubled)) < len(everything),
-    )
-    _same(twice.compute(), expected, "samples that are not valid change it")
+    first_half = torch.arange(len(doubled)) < len(everything)
+    _same(seen(doubled, valid=first_half).compute(), expected, "samples that are not valid change it")
     whole.reset()
     try:
         whole.compute()

@@ -20,18 +20,23 @@ def check_objective(
     primary can be taken out and gives the same logits alone.
 
     Args:
-        objective: with `primary` and `parameter_groups`. Gradients are reset; parameters are not changed.
+        objective: with `primary` and `parameter_groups`. Gradients are reset; all else is left as it was.
         inputs: one tensor, or keyword arguments.
         labels: of the inputs.
         learning_rates: keyword arguments of `parameter_groups`.
     """
-    was_training = objective.training
+    modes = {module: module.training for module in objective.modules()}
+    buffers = [(buffer, buffer.clone()) for buffer in objective.buffers()]
     try:
         _check_training(objective, inputs, labels)
         _check_groups(objective, learning_rates)
         _check_evaluation(objective, inputs, labels)
     finally:
-        objective.train(was_training)
+        for module, training in modes.items():
+            module.training = training
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
         objective.zero_grad()
 
 
