@@ -17,7 +17,7 @@ from counterpoise.metrics.comparison import (
 )
 from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.metrics.inputs import prediction_table
-from counterpoise.predictions import Predictions, write_predictions
+from counterpoise.predictions import Header, Predictions, write_predictions
 from counterpoise.scoring import score_files
 from counterpoise.scoring.sampling import mixed
 
@@ -174,6 +174,55 @@ def test_confident_rows_first_do_not_narrow_the_comparison(tmp_path, monkeypatch
         same = turned.comparison.differences[0].estimates[key]
         # Rows are dealt into groups by their place in the first file, so that the two are not the same.
         assert same.high - same.low == pytest.approx(estimate.high - estimate.low, rel=0.5)
+
+
+@pytest.mark.parametrize("order", ["same", "shuffled"])
+def test_samples_that_are_there_twice_are_not_those_of_the_other_file(tmp_path, order):
+    labels, first, second = two_models(300, 6)
+    write_predictions(tmp_path / "a.parquet", Predictions.of(logits=first, labels=labels))
+    twice = np.repeat(np.arange(0, 300, 2), 2)
+    twice = np.random.default_rng(0).permutation(twice) if order == "shuffled" else twice
+    write_predictions(tmp_path / "b.parquet", Predictions.of(logits=second[twice], labels=labels[twice], ids=twice))
+    assert score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"]).comparison is None
+
+
+@pytest.mark.parametrize("column", [{"corruption": "fog"}, {"in_distribution": False}], ids=str)
+def test_samples_of_another_kind_are_others(tmp_path, column):
+    labels, first, second = two_models(300, 6)
+    name, value = next(iter(column.items()))
+    plain = None if name == "corruption" else True
+    mixture = {name: [value if row < 270 else plain for row in range(300)]}
+    write_predictions(tmp_path / "a.parquet", Predictions.of(logits=first, labels=labels))
+    write_predictions(tmp_path / "b.parquet", Predictions.of(logits=second, labels=labels, **mixture))
+    assert score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"]).comparison is None
+
+
+def test_classes_in_another_order_are_compared_by_name(tmp_path):
+    labels, first, second = two_models(300, 6)
+    names, order = ("ant", "bee", "cat", "dog", "eel"), [3, 0, 4, 1, 2]
+    turned = Header(class_names=tuple(names[place] for place in order))
+    places = torch.tensor([order.index(place) for place in range(K)])
+    straight = Predictions.of(logits=first, labels=labels, header=Header(class_names=names))
+    write_predictions(tmp_path / "a.parquet", straight)
+    other = Predictions.of(logits=second[:, order], labels=places[labels], header=turned)
+    write_predictions(tmp_path / "b.parquet", other)
+    found = score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"]).comparison
+    expected = compared(labels, first, second)
+    for key in (Key.ACCURACY, Key.NLL):
+        value = expected.differences[0].estimates[key].value
+        assert found.differences[0].estimates[key].value == pytest.approx(value, abs=1e-6)
+
+
+@pytest.mark.parametrize("ids", [np.arange(50), np.arange(1000, 1200), np.r_[np.arange(199), 5000]], ids=len)
+def test_other_foreign_samples_are_not_compared(tmp_path, ids, monkeypatch):
+    monkeypatch.setattr(prediction_file, "_BATCH_ELEMENTS", 50 * K)
+    labels, first, second = two_models(300, 6)
+    paths, beside = files(tmp_path, labels, [first, second], foreign=[first[:200], second[:200]])
+    write_predictions(beside[1], Predictions.of(logits=second[: len(ids)], ids=ids))
+    evaluation = score_files(paths, ood=beside)
+    assert evaluation.comparison.differences[0].ood == {}
+    assert evaluation.comparison.differences[0].estimates
+    assert any("OOD is not compared" in notice for notice in evaluation.notices)
 
 
 @pytest.mark.parametrize("change", ["other ids", "fewer rows", "other labels", "text ids"])

@@ -63,7 +63,7 @@ def tables(draw: st.DrawFn) -> Predictions:
         labels=draw(st.none() | st.lists(st.integers(MISSING_LABEL, classes - 1), min_size=rows, max_size=rows)),
         ids=draw(st.none() | ids),
         **{name: draw(texts) for name in ("split", "data_set", "domain", "corruption")},
-        severity=draw(st.none() | st.integers(0, 5) | st.lists(st.integers(0, 5), min_size=rows, max_size=rows)),
+        severity=draw(st.none() | st.integers(-1, 5) | st.lists(st.integers(-1, 5), min_size=rows, max_size=rows)),
         in_distribution=draw(st.none() | st.booleans() | st.lists(st.booleans(), min_size=rows, max_size=rows)),
         header=Header(
             class_names=draw(st.none() | st.lists(TEXT, min_size=classes, max_size=classes)),
@@ -95,7 +95,7 @@ class TestRoundTrip:
     @given(texts=st.lists(st.none() | TEXT))
     def test_texts_survive_their_codes(self, texts):
         category = Category.of(texts, len(texts))
-        assert category.texts() == texts
+        assert category.texts() == [text or None for text in texts]
         assert len(set(category.names)) == len(category.names)
 
     def test_in_pieces(self, tmp_path, monkeypatch):
@@ -149,6 +149,7 @@ BAD_TABLES = {
     "split NaN": ({"split": ["a", float("nan")]}, "text or None, got nan"),
     "split of another length": ({"split": ["a"]}, "split must be"),
     "severity not whole": ({"severity": 2.5}, "severity must be integers"),
+    "severity negative": ({"severity": -2}, "severity row 0 is -2; it is 0 for clean samples, else at least 1"),
     "flags not boolean": ({"in_distribution": [1, 0]}, "True or False, got int64"),
     "class names": ({"header": Header(class_names=("a",))}, "1 class names for 3 classes"),
 }  # fmt: skip

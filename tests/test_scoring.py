@@ -157,6 +157,94 @@ def test_rows_count_for_what_they_are(tmp_path):
     assert any("300 corrupted" in notice for notice in evaluation.notices)
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"corruption": [None, "fog"], "severity": [0, -1]},
+        {"corruption": [None, "fog"], "severity": [-1, -1]},
+        {"corruption": [None, None], "severity": [0, 3]},
+        {"corruption": ["", "fog"]},
+        {"corruption": ["fog", "fog"], "severity": [0, 3]},
+        {"severity": [-1, 3]},
+    ],
+    ids=str,
+)
+def test_corrupted_rows_are_told_from_clean_ones_however_a_file_says_so(tmp_path, columns):
+    logits, labels = drawn(5, n=100)
+    every = {name: [values[row % 2] for row in range(100)] for name, values in columns.items()}
+    path = write(tmp_path / "a.parquet", logits=logits, labels=labels, **every)
+    evaluation = score_files([path])
+    assert evaluation.models[0]["ece"] == counterpoise.evaluate(logits=logits[::2], labels=labels[::2])["ece"]
+    assert any("50 corrupted" in notice for notice in evaluation.notices)
+    assert {group.severity for group in evaluation.models[0].groups} <= {None, 0, 3}
+
+
+def test_labels_of_probability_0_do_not_end_an_evaluation(tmp_path):
+    """As in probabilities rounded to two digits, or in the softmax of sharp logits."""
+    logits, labels = drawn(5, n=600, sharpness=3.0)
+    probabilities = torch.softmax(logits.double(), -1).round(decimals=2)
+    probabilities /= probabilities.sum(-1, keepdim=True)
+    impossible = probabilities.gather(-1, labels[:, None]) == 0
+    assert impossible.any()
+    np.savez(tmp_path / "a.npz", probabilities=probabilities.numpy(), labels=labels.numpy())
+    (scores,) = score_files([tmp_path / "a.npz"]).models
+    assert scores["nll"].value == math.inf
+    assert scores.recalibration.measured_on == 300
+    assert 300 - int(impossible.sum()) <= scores.recalibration.fitted_on < 300
+    assert scores.recalibration.temperature > 1.5
+
+
+def test_members_are_checked_one_by_one(tmp_path):
+    members = np.full((6, 2, 4), 0.25)
+    members[3, 0], members[3, 1] = [0.6, 0.4, -0.2, 0.2], [0.1, 0.1, 0.4, 0.4]
+    np.savez(tmp_path / "a.npz", probabilities=members, labels=np.zeros(6, int))
+    with pytest.raises(PredictionFileError, match=r"a\.npz: member 0: probabilities row 3, column 2 is -0\.2"):
+        score_files([tmp_path / "a.npz"])
+    logits = np.zeros((6, 2, 4))
+    logits[4, 1, 2] = np.inf
+    np.savez(tmp_path / "b.npz", logits=logits, labels=np.zeros(6, int))
+    with pytest.raises(PredictionFileError, match=r"b\.npz: member 1: logits row 4, column 2 is inf"):
+        score_files([tmp_path / "b.npz"])
+
+
+def test_a_file_without_labels_is_told_where_they_are_looked_for(tmp_path):
+    logits, labels = drawn(8, n=50)
+    np.savez(tmp_path / "a.npz", logits=logits.numpy(), label=labels.numpy())
+    with pytest.raises(PredictionFileError, match=r"in NPZ the array 'labels' \(.*was ignored: label\)"):
+        score_files([tmp_path / "a.npz"])
+
+
+def test_foreign_files_of_one_name_are_two_sets(tmp_path):
+    logits, labels = drawn(9, n=300)
+    path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
+    others = []
+    for index, name in enumerate(("near", "far")):
+        (tmp_path / name).mkdir()
+        others.append(write(tmp_path / name / "predictions.parquet", logits=logits[: 30 * (index + 1)]))
+    (scores,) = score_files([path], ood=others).models
+    assert {name: ranking.negatives for name, ranking in scores.ood.items()} == {"near": 30, "far": 60}
+
+
+def test_models_are_named_by_what_tells_them_apart(tmp_path):
+    logits, labels = drawn(10, n=50)
+
+    def named(*headers):
+        paths = []
+        for index, header in enumerate(headers):
+            folder = tmp_path / f"run{index}" / "predictions"
+            folder.mkdir(parents=True, exist_ok=True)
+            paths.append(write(folder / "test.parquet", logits=logits, labels=labels, header=header))
+        return [model.source.name for model in score_files(paths).models]
+
+    ce, again, mte = (
+        Header(model="net", method=method, seed=seed) for method, seed in (("ce", 0), ("ce", 1), ("mte", 0))
+    )
+    assert named(ce, mte) == ["net ce", "net mte"]
+    assert named(ce, again, mte) == ["net ce, seed 0", "net ce, seed 1", "net mte"]
+    assert named(ce, ce) == ["run0", "run1"]
+    assert named(Header(), Header(), ce) == ["run0", "run1", "net ce"]
+
+
 def test_only_corrupted_rows_make_the_headline_themselves(tmp_path):
     logits, labels = drawn(6)
     path = write(tmp_path / "a.parquet", logits=logits, labels=labels, corruption="fog", severity=3)

@@ -6,6 +6,7 @@ alike and with whatever the two models have in common cancelled. Overlap of two 
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -217,12 +218,21 @@ def _by_rank(positive: list[_CellCounts], negative: list[_CellCounts]) -> RankCo
     return RankCounts(*counts.view(2, GROUPS, _RANK_CELLS))
 
 
-def compare(models: list[Scores], grouped: list[GroupedSums], *, level: float) -> Comparison:
-    """All paired differences of models whose samples were dealt into the same groups."""
+def compare(
+    models: list[Scores], grouped: list[GroupedSums], *, level: float, without: Collection[str] = ()
+) -> Comparison:
+    """All paired differences of models whose samples were dealt into the same groups.
+
+    Args:
+        models: their scores.
+        grouped: their sums in each group.
+        level: nominal coverage of one comparison.
+        without: sets of foreign samples that are not the same for all models.
+    """
     pairs = list(combinations(range(len(models)), 2))
     adjusted = 1 - (1 - level) / max(1, len(models) - 1)
     left_out, errors = [sums.left_out() for sums in grouped], [sums.errors() for sums in grouped]
-    shared = set.intersection(*(sums.foreign_sets for sums in grouped))
+    shared = set.intersection(*(sums.foreign_sets for sums in grouped)).difference(without)
     foreign = [{name: sums.left_out_foreign(name) for name in sorted(shared)} for sums in grouped]
     differences = []
     for first, second in pairs:

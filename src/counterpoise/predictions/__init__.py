@@ -13,6 +13,7 @@ from counterpoise.predictions.npz import open_npz  # noqa: E402
 from counterpoise.predictions.parquet import PredictionWriter, open_parquet, write_predictions  # noqa: E402
 from counterpoise.predictions.table import (  # noqa: E402
     MISSING_LABEL,
+    MISSING_SEVERITY,
     Category,
     Header,
     PredictionFileError,
@@ -22,6 +23,7 @@ from counterpoise.predictions.table import (  # noqa: E402
 
 __all__ = [
     "MISSING_LABEL",
+    "MISSING_SEVERITY",
     "Category",
     "Header",
     "PredictionFile",

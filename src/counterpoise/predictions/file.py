@@ -52,11 +52,14 @@ class PredictionFile:
         return self.read(ids)
 
 
-def notices_of(source: Source, ignored: Sequence[str]) -> tuple[str, ...]:
-    """What a reader should know: that there was no digest to verify, and which columns were passed over."""
+def notices_of(source: Source, ignored: Sequence[str], *, has_header: bool = False) -> tuple[str, ...]:
+    """What a reader should know: which columns were passed over, and that a digest is missing.
+
+    Other programs write none: it is missed beside a file that has the header of this one's.
+    """
     unverified = (f"{source.path}: there is no digest beside it, so damage may go unnoticed",)
     unread = (f"{source.path}: what has no meaning here was ignored: {', '.join(ignored)}",)
-    return (unverified if source.digest is None else ()) + (unread if ignored else ())
+    return (unverified if has_header and source.digest is None else ()) + (unread if ignored else ())
 
 
 @contextmanager

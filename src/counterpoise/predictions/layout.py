@@ -17,6 +17,7 @@ from counterpoise.predictions.table import (
     CATEGORIES,
     KINDS,
     MISSING_LABEL,
+    MISSING_SEVERITY,
     Array,
     Category,
     Header,
@@ -111,7 +112,7 @@ def predictions_of(
         labels=_labels(columns.get("label"), rows, classes, header.class_names, first_row),
         ids=_ids(columns.get("id"), rows, first_row),
         **categories,
-        severity=None if severity is None else _integers(severity, "severity", first_row, missing=0),
+        severity=None if severity is None else _integers(severity, "severity", first_row, missing=MISSING_SEVERITY),
         in_distribution=None if inside is None else _flags(inside, first_row),
         header=header,
     )
@@ -201,9 +202,9 @@ def _category(column: Any, name: str) -> Category:
     if not _holds_text(column.type):
         raise PredictionFileError(f"column {name!r} has type {column.type}; it must hold text")
     codes, texts = _texts(column)
-    # Nothing keeps a foreign dictionary from naming a text twice.
+    # Nothing keeps a foreign dictionary from naming a text twice. Some programs write "" for what is missing.
     index: dict[str, int] = {}
-    table = [-1 if text is None else index.setdefault(text, len(index)) for text in texts]
+    table = [-1 if not text else index.setdefault(text, len(index)) for text in texts]
     return Category(np.array([*table, -1], np.int32)[codes], tuple(index))
 
 

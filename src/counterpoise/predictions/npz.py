@@ -81,11 +81,7 @@ def _read_table(file: BufferedReader, *, size: int) -> tuple[Predictions, list[s
         values=values,
         labels=_labels(arrays.get("labels"), rows, values.shape[-1]),
         ids=as_ids(arrays["ids"]) if "ids" in arrays else np.arange(rows, dtype=np.int64),
-        **{
-            name: Category.of([text or None for text in _texts(arrays, name)], rows)
-            for name in CATEGORIES
-            if name in arrays
-        },
+        **{name: Category.of(_texts(arrays, name), rows) for name in CATEGORIES if name in arrays},
         severity=as_integers(arrays["severity"], "severity") if "severity" in arrays else None,
         in_distribution=arrays.get("in_distribution"),
         header=Header(class_names=tuple(_texts(arrays, "class_names")) if "class_names" in arrays else None),

@@ -58,7 +58,7 @@ class PredictionWriter:
         self._temporary: Path | None = None
         self._sink: pq.ParquetWriter | None = None
         self._pending: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = self._pending_rows = 0
 
     def __enter__(self) -> Self:
         self._temporary = self._stack.enter_context(replacing(self.path))
@@ -93,6 +93,7 @@ class PredictionWriter:
         step = _row_group_rows(shape.width)
         for start in range(0, len(predictions), step):
             self._pending.append(_record_batch(predictions.rows(start, start + step), shape))
+            self._pending_rows += self._pending[-1].num_rows
             self._write_full_groups()
         self._rows += len(predictions)
 
@@ -116,12 +117,13 @@ class PredictionWriter:
 
     def _write_full_groups(self) -> None:
         """What does not fill a group waits, so that many small tables do not become many small groups."""
-        rows, pending = _row_group_rows(self._shape.width), sum(batch.num_rows for batch in self._pending)
-        full = pending - pending % rows
+        rows = _row_group_rows(self._shape.width)
+        full = self._pending_rows - self._pending_rows % rows
         if full and self._sink is not None:
             table = _table(self._pending)
             self._sink.write_table(table.slice(0, full), row_group_size=rows)
-            self._pending = table.slice(full).to_batches() if pending > full else []
+            self._pending_rows -= full
+            self._pending = table.slice(full).to_batches() if self._pending_rows else []
 
 
 def most_rows(width: int) -> int:
@@ -144,6 +146,7 @@ class _Contents:
     """What the footer of a file says."""
 
     layout: Layout
+    has_header: bool
     header: Header
     classes: int
     members: int | None
@@ -187,7 +190,7 @@ def open_parquet(path: Path) -> PredictionFile:
         rows=contents.rows,
         header=contents.header,
         digest=source.digest,
-        notices=notices_of(source, contents.layout.ignored),
+        notices=notices_of(source, contents.layout.ignored, has_header=contents.has_header),
         read=read,
     )
 
@@ -215,6 +218,7 @@ def _contents(source: Source, footer: Footer) -> _Contents:
     texts = {chunk.path for chunk in footer.chunks if chunk.physical_type == "BYTE_ARRAY"}
     return _Contents(
         layout=layout,
+        has_header=stored is not None,
         header=header,
         classes=width // (members or 1),
         members=members,

@@ -14,6 +14,8 @@ KINDS: tuple[Kind, ...] = ("logits", "probabilities")
 VALUE_DTYPES = ("float16", "float32", "float64")
 MISSING_LABEL = -1
 """In memory, the label of a sample that has none; on disk it is null."""
+MISSING_SEVERITY = -1
+"""The severity of a sample where it is not stated, in memory and in own files."""
 
 CATEGORIES = ("split", "data_set", "domain", "corruption")
 """Text columns that describe a sample; each may be absent, or missing in single rows."""
@@ -80,15 +82,15 @@ class Category:
 
     @classmethod
     def of(cls, values: str | Iterable[str | None], rows: int) -> "Category":
-        """From one text for all rows, or one for each.
+        """From one text for all rows, or one for each; None and the empty text are missing.
 
         >>> Category.of(["fog", None, "fog"], 3)
         Category(codes=array([ 0, -1,  0], dtype=int32), names=('fog',))
         """
         if isinstance(values, str):
-            return cls(np.zeros(rows, np.int32), (values,))
+            return cls(np.full(rows, 0 if values else -1, np.int32), (values,) if values else ())
         codes: dict[str, int] = {}
-        column = [-1 if value is None else codes.setdefault(value, len(codes)) for value in values]
+        column = [-1 if value in (None, "") else codes.setdefault(value, len(codes)) for value in values]
         if not _all_text(*codes):
             wrong = next(value for value in codes if not _all_text(value))
             raise ValueError(f"a descriptive column holds text or None, got {wrong!r}")
@@ -112,7 +114,7 @@ class Predictions:
         data_set: such as `cifar10`.
         domain: such as `sketch`.
         corruption: its name; missing for clean samples.
-        severity: `[n]` int64 from 1, and 0 for clean samples.
+        severity: `[n]` int64 from 1, 0 for clean samples, `MISSING_SEVERITY` where it is not stated.
         in_distribution: `[n]` boolean, False for foreign samples.
         header: where the predictions come from.
     """
@@ -144,6 +146,9 @@ class Predictions:
                 raise ValueError(f"{name} must be [n] for {len(self)} samples, got {list(array.shape)}")
             if array is not None and array.dtype.kind not in _COLUMN_KINDS.get(name, "i"):
                 raise ValueError(f"{name} must not be of {array.dtype}")
+        if self.severity is not None and len(wrong := np.flatnonzero(self.severity < MISSING_SEVERITY)):
+            row = int(wrong[0])
+            raise ValueError(f"severity row {row} is {self.severity[row]}; it is 0 for clean samples, else at least 1")
         names = self.header.class_names
         if names is not None and len(names) != self.classes:
             raise ValueError(f"there are {len(names)} class names for {self.classes} classes")

@@ -9,7 +9,7 @@ from pathlib import Path
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics import Scores
-from counterpoise.metrics.comparison import Evaluation, compare
+from counterpoise.metrics.comparison import Evaluation, GroupedSums, compare
 from counterpoise.metrics.evaluate import FOREIGN
 from counterpoise.predictions import open_predictions
 from counterpoise.scoring.model import ModelScorer, Progress
@@ -58,35 +58,74 @@ def score_files(
         )
     models, foreign = [open_predictions(path) for path in paths], [open_predictions(path) for path in ood]
     register, foreign_register = (SampleRegister(), SampleRegister()) if several else (None, None)
-    scorers = []
+    sets = distinct([beside.path.stem for beside in foreign], [beside.path for beside in foreign])
+    scores, grouped = list[Scores](), list[GroupedSums]()
+    paired, unpaired_sets = several, set[str]()
     for index, file in enumerate(models):
         scorer = ModelScorer(file, score=score, bins=bins, level=level, temperature=temperature, paired=several)
         scorer.read(register, is_first=index == 0, threads=threads, progress=progress)
-        for beside in foreign[index : index + 1] if several else foreign:
-            name = FOREIGN if several else beside.path.stem
-            scorer.read_foreign(beside, name, foreign_register, is_first=index == 0, progress=progress)
-        scorers.append(scorer)
-    scores = _named([scorer.compute() for scorer in scorers])
+        for place, beside in enumerate(foreign):
+            if not several or place == index:
+                name = FOREIGN if several else sets[place]
+                scorer.read_foreign(beside, name, foreign_register, is_first=index == 0, progress=progress)
+        # Of a model that was read, only what a comparison needs is kept.
+        scores.append(scorer.compute())
+        paired = paired and scorer.paired
+        unpaired_sets |= scorer.unpaired_sets
+        if paired:
+            grouped.append(scorer.grouped)
     notices = [notice for model in scores for notice in model.source.notices]
     notices += [notice for file in foreign for notice in file.notices]
-    comparison = None
-    if several and all(scorer.paired for scorer in scorers):
-        comparison = compare(scores, [scorer.grouped for scorer in scorers], level=level)
+    named, comparison = _named(scores), None
+    if paired:
+        comparison = compare(named, grouped, level=level, without=unpaired_sets)
+        if unpaired_sets:
+            notices.append("the files of foreign samples do not hold the same samples (ids), so OOD is not compared")
     elif several:
-        notices.append("the files do not hold the same samples (ids and labels), so the models are not compared")
-    return Evaluation(models=scores, comparison=comparison, notices=notices)
+        notices.append(
+            "the files do not hold the same samples (ids, labels, and which are clean, corrupted or foreign), so the "
+            "models are not compared"
+        )
+    return Evaluation(models=named, comparison=comparison, notices=notices)
 
 
 def _named(models: list[Scores]) -> list[Scores]:
-    """A name for each model, from its header or its file, made distinct."""
+    """A name for each model: what its header says, with the seed if need be, else what is distinct about its path."""
     sources = [model.source for model in models]
     names = [" ".join(filter(None, (source.model, source.method))) for source in sources]
-    stems = [Path(source.path).stem for source in sources]
-    names = [name if name and names.count(name) == 1 else stem for name, stem in zip(names, stems, strict=True)]
+    seeded = [
+        f"{name}, seed {each.seed}" if name and each.seed is not None else ""
+        for name, each in zip(names, sources, strict=True)
+    ]
+    paths = [Path(source.path) for source in sources]
+    found = [
+        name if name and names.count(name) == 1 else other if other and seeded.count(other) == 1 else ""
+        for name, other in zip(names, seeded, strict=True)
+    ]
+    rest = [index for index, name in enumerate(found) if not name]
+    for index, name in zip(rest, distinct([paths[i].stem for i in rest], [paths[i] for i in rest]), strict=True):
+        found[index] = name
+    return [replace(model, source=replace(model.source, name=name)) for model, name in zip(models, found, strict=True)]
+
+
+def distinct(names: list[str], paths: list[Path]) -> list[str]:
+    """Names of files, where two are alike replaced by a folder that tells all of them apart, else numbered.
+
+    >>> distinct(["test", "test"], [Path("runs/ce/predictions/test.npz"), Path("runs/mte/predictions/test.npz")])
+    ['ce', 'mte']
+    >>> distinct(["a", "b", "a"], [Path("a.npz"), Path("b.npz"), Path("a.npz")])
+    ['a (1)', 'b', 'a (2)']
+    """
+    if len(set(names)) == len(names):
+        return names
+    absolute = [path.absolute() for path in paths]
+    for depth in range(min((len(path.parts) for path in absolute), default=0) - 1):
+        folders = [path.parents[depth].name for path in absolute]
+        if len(set(folders)) == len(folders):
+            return folders
     counts, seen = Counter(names), Counter[str]()
-    named = []
-    for model, source, name in zip(models, sources, names, strict=True):
+    numbered = []
+    for name in names:
         seen[name] += 1
-        title = f"{name} ({seen[name]})" if counts[name] > 1 else name
-        named.append(replace(model, source=replace(source, name=title)))
-    return named
+        numbered.append(f"{name} ({seen[name]})" if counts[name] > 1 else name)
+    return numbered

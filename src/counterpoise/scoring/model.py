@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,8 +15,8 @@ from counterpoise.metrics.evaluate import FOREIGN
 from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.measures import Estimates
 from counterpoise.metrics.scores import GroupScores, Source
-from counterpoise.predictions import Category, PredictionFile, PredictionFileError, Predictions
-from counterpoise.scoring.pairing import Numbers, SampleRegister
+from counterpoise.predictions import MISSING_SEVERITY, Category, PredictionFile, PredictionFileError, Predictions
+from counterpoise.scoring.pairing import Numbers, SampleRegister, SampleSearch
 from counterpoise.scoring.parallel import ordered_map
 from counterpoise.scoring.recalibration import Reservoir, try_temperature
 from counterpoise.scoring.rows import Mask, RowKinds, at_temperature, checked
@@ -43,7 +44,8 @@ class ModelScorer:
         self, file: PredictionFile, *, score: str, bins: int, level: float, temperature: float, paired: bool
     ) -> None:
         self.file, self.bins, self.level, self.temperature = file, bins, level, temperature
-        self.paired = self.foreign_paired = paired
+        self.paired = paired
+        self.unpaired_sets: set[str] = set()
         self._clean, self._corrupted = (
             _Part(file.classes, score=score, bins=bins, level=level, paired=paired) for _ in range(2)
         )
@@ -55,9 +57,7 @@ class ModelScorer:
     @property
     def grouped(self) -> GroupedSums:
         """What a comparison needs of the samples that the headline is about."""
-        grouped = self._headline.grouped
-        assert grouped is not None  # noqa: S101
-        return grouped
+        return self._headline.grouped
 
     @property
     def _headline(self) -> "_Part":
@@ -70,17 +70,20 @@ class ModelScorer:
 
     def read(self, register: SampleRegister | None, *, is_first: bool, threads: int, progress: Progress | None) -> None:
         """Read the model's own file."""
-        rows = 0
+        pairing = _Pairing(register, is_first=is_first)
         tables = _tables(self.file, progress, ids=register is not None)
         for prepared in ordered_map(self._prepared, tables, threads=threads):
             table, first_row = prepared.table, prepared.first_row
-            numbers = _numbers(table, first_row, register if self.paired else None, is_first=is_first)
-            self.paired = self.paired and numbers is not None
-            rows = first_row + len(table)
-            self._add(prepared, np.arange(first_row, rows) if numbers is None else numbers)
-        self.paired = self.paired and (register is None or rows == len(register))
+            numbers = pairing.numbers(table, first_row)
+            self.paired = numbers is not None
+            self._add(prepared, np.arange(first_row, first_row + len(table)) if numbers is None else numbers)
+        self.paired = pairing.is_complete
         if not self._headline.accumulator.samples:
-            raise PredictionFileError(f"{self.file.path}: it holds no labelled in-distribution sample")
+            notices = "".join(f" ({notice})" for notice in self.file.notices)
+            raise PredictionFileError(
+                f"{self.file.path}: it holds no labelled in-distribution sample; labels are the column 'label', in NPZ "
+                f"the array 'labels'{notices}"
+            )
 
     def read_foreign(
         self,
@@ -97,10 +100,12 @@ class ModelScorer:
                 f"{file.path}: it holds {file.kind} for {file.classes} classes, "
                 f"{self.file.path} holds {self.file.kind} for {self.file.classes}"
             )
+        pairing, sets = _Pairing(register, is_first=is_first), set[str]()
         for table, first_row in _tables(file, progress, ids=register is not None):
-            numbers = _numbers(table, first_row, register if self.foreign_paired else None, is_first=is_first)
-            self.foreign_paired = self.foreign_paired and numbers is not None
-            self._add_foreign(table, np.ones(len(table), bool), numbers, first_row, path=file, name=name)
+            numbers = pairing.numbers(table, first_row)
+            sets |= self._add_foreign(table, np.ones(len(table), bool), numbers, first_row, path=file, name=name)
+        if not pairing.is_complete:
+            self.unpaired_sets |= sets
 
     def compute(self) -> Scores:
         """The scores of all that was read."""
@@ -148,9 +153,10 @@ class ModelScorer:
             share.part.add(share, numbers[labelled][share.rows], paired=self.paired)
         if prepared.batch is not None:
             for key, rows in _group_rows(table, labelled):
-                streams = self._groups.setdefault(key, self._group_streams())
+                streams = self._groups.get(key) or self._groups.setdefault(key, self._group_streams())
+                taken = _taken(prepared.batch, rows)
                 for stream in streams:
-                    stream.update_checked(_taken(prepared.batch, rows))
+                    stream.update_checked(taken)
         if kinds.foreign.any():
             known = numbers if self.paired else None
             self._add_foreign(table, kinds.foreign, known, prepared.first_row, path=self.file)
@@ -164,15 +170,18 @@ class ModelScorer:
         *,
         path: PredictionFile,
         name: str = FOREIGN,
-    ) -> None:
+    ) -> set[str]:
+        """Returns the names of the sets that the samples belong to."""
         batch = self._checked(path, table, foreign, labelled=False, first_row=first_row)
         data_set = Category.of(name, len(table)) if table.data_set is None else table.data_set
         codes = data_set.codes[foreign]
-        for code in np.unique(codes).tolist():
+        titles = {code: data_set.names[code] if code >= 0 else name for code in np.unique(codes).tolist()}
+        for code, title in titles.items():
             rows = codes == code
-            title = data_set.names[code] if code >= 0 else name
+            taken = _taken(batch, rows)
             for part in self._parts:
-                part.add_foreign(title, _taken(batch, rows), None if numbers is None else numbers[foreign][rows])
+                part.add_foreign(title, taken, None if numbers is None else numbers[foreign][rows])
+        return set(titles.values())
 
     def _checked(
         self, file: PredictionFile, table: Predictions, rows: Mask, *, labelled: bool, first_row: int
@@ -223,18 +232,44 @@ class _Part:
             classes=classes, score=score, bins=bins, level=level, exact_samples=EXACT_SAMPLES
         )
         self.reservoir = Reservoir(classes)
-        self.grouped = GroupedSums(classes=classes, bins=bins, score=score) if paired else None
+        self._paired = paired
+
+    @cached_property
+    def grouped(self) -> GroupedSums:
+        """Made when it is needed: for many classes it is large."""
+        accumulator = self.accumulator
+        return GroupedSums(classes=accumulator.classes, bins=accumulator.bins, score=accumulator.score)
 
     def add(self, share: "_Share", numbers: Numbers, *, paired: bool) -> None:
         self.accumulator.add(share.measured)
         self.reservoir.add(share.batch, numbers)
-        if self.grouped is not None and paired:
+        if self._paired and paired:
             self.grouped.update(share.batch, _group_of(numbers))
 
     def add_foreign(self, name: str, batch: PredictionBatch, numbers: Numbers | None) -> None:
         self.accumulator.update_foreign(name, batch)
-        if self.grouped is not None and numbers is not None:
+        if self._paired and numbers is not None:
             self.grouped.update_foreign(name, batch, _group_of(numbers))
+
+
+class _Pairing:
+    """The numbers of a file's samples among those of the first file, as long as all of them are known."""
+
+    def __init__(self, register: SampleRegister | None, *, is_first: bool) -> None:
+        self._register = register
+        self._search = None if register is None or is_first else SampleSearch(register)
+        self._is_possible = register is not None
+
+    def numbers(self, table: Predictions, first_row: int) -> Numbers | None:
+        if self._register is None or not self._is_possible:
+            return None
+        numbers = self._register.add(table) if self._search is None else self._search.find(table, first_row)
+        self._is_possible = numbers is not None
+        return numbers
+
+    @property
+    def is_complete(self) -> bool:
+        return self._is_possible and (self._search is None or self._search.is_complete)
 
 
 @dataclass(frozen=True)
@@ -268,12 +303,6 @@ def _tables(file: PredictionFile, progress: Progress | None, *, ids: bool) -> It
             progress(file.path.name, row, file.rows)
 
 
-def _numbers(table: Predictions, first_row: int, register: SampleRegister | None, *, is_first: bool) -> Numbers | None:
-    if register is None:
-        return None
-    return register.add(table) if is_first else register.find(table, first_row)
-
-
 def _taken(batch: PredictionBatch, rows: Mask) -> PredictionBatch:
     return batch if rows.all() else batch.take(torch.from_numpy(rows))
 
@@ -291,7 +320,7 @@ def _group_rows(table: Predictions, labelled: Mask) -> Iterator[tuple[GroupKey, 
     """The distinct domains, corruptions and severities of the labelled rows, with the rows of each."""
     if table.domain is None and table.corruption is None and table.severity is None:
         return
-    none = np.full(len(table), -1, np.int64)
+    none = np.full(len(table), MISSING_SEVERITY, np.int64)
     columns = [
         none if table.domain is None else table.domain.codes,
         none if table.corruption is None else table.corruption.codes,
@@ -302,6 +331,6 @@ def _group_rows(table: Predictions, labelled: Mask) -> Iterator[tuple[GroupKey, 
         key = (
             None if domain < 0 or table.domain is None else table.domain.names[domain],
             None if corruption < 0 or table.corruption is None else table.corruption.names[corruption],
-            None if table.severity is None else int(severity),
+            None if severity == MISSING_SEVERITY else int(severity),
         )
         yield key, index.reshape(-1) == place

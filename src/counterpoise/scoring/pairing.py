@@ -2,24 +2,23 @@
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from counterpoise.predictions import Predictions
+from counterpoise.predictions import MISSING_LABEL, Predictions
+from counterpoise.scoring.rows import RowKinds
 
 Numbers = NDArray[np.int64]
 
 
 class SampleRegister:
-    """Numbers the samples of a first file, and finds those of other files among them.
-
-    Files in the same order, the usual case, are only compared; others are looked up.
-    """
+    """Numbers the samples of a first file."""
 
     def __init__(self) -> None:
         self._ids: list[pa.Array] = []
-        self._labels: list[Numbers] = []
+        self._facts: list[Numbers] = []
+        self._names: tuple[str, ...] | None = None
         self._whole: tuple[pa.Array, Numbers] | None = None
+        self._places: dict[object, int] | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self._ids))
@@ -27,26 +26,70 @@ class SampleRegister:
     def add(self, table: Predictions) -> Numbers:
         """Numbers of the next samples of the first file."""
         first = len(self)
+        self._names = table.header.class_names
         self._ids.append(pa.array(table.ids))
-        self._labels.append(table.labels)
+        self._facts.append(_facts(table, table.labels))
         return np.arange(first, first + len(table))
 
     def find(self, table: Predictions, row: int) -> Numbers | None:
         """Numbers of another file's samples, the first of which is its row `row`; None where one is not known.
 
-        A sample with another label under the same id is another sample.
+        A sample with another label under the same id, or one that is corrupted or foreign in one file alone, is
+        another sample. Labels are compared by name where two files have the same classes in another order.
         """
         if self._whole is None:
-            self._whole = pa.concat_arrays(self._ids), np.concatenate(self._labels)
-        known, labels = self._whole
+            self._whole = pa.concat_arrays(self._ids), np.concatenate(self._facts)
+        known, facts = self._whole
         ids = pa.array(table.ids)
         if ids.type != known.type:
             return None
-        if ids.equals(known.slice(row, len(ids))):
-            numbers = np.arange(row, row + len(ids))
-        else:
-            found = pc.index_in(ids, value_set=known)
-            if found.null_count:
-                return None
-            numbers = found.to_numpy().astype(np.int64)
-        return numbers if np.array_equal(labels[numbers], table.labels) else None
+        # Files in the same order, the usual case, are only compared.
+        numbers = np.arange(row, row + len(ids)) if ids.equals(known.slice(row, len(ids))) else self._looked_up(ids)
+        if numbers is None or not np.array_equal(facts[numbers], _facts(table, self._own_labels(table))):
+            return None
+        return numbers
+
+    def _looked_up(self, ids: pa.Array) -> Numbers | None:
+        if self._places is None:
+            assert self._whole is not None  # noqa: S101
+            self._places = {each: place for place, each in enumerate(self._whole[0].to_pylist())}
+        places = [self._places.get(each) for each in ids.to_pylist()]
+        return None if None in places else np.array(places, np.int64)
+
+    def _own_labels(self, table: Predictions) -> Numbers:
+        """Labels as indices into the classes of the first file."""
+        names = table.header.class_names
+        if names is None or self._names is None or names == self._names or set(names) != set(self._names):
+            return table.labels
+        places = np.array([*(self._names.index(name) for name in names), MISSING_LABEL])
+        own: Numbers = places[table.labels]
+        return own
+
+
+class SampleSearch:
+    """The samples of one other file, looked up one after another; `is_complete` if each was found exactly once."""
+
+    def __init__(self, register: SampleRegister) -> None:
+        self._register = register
+        self._seen = np.zeros(len(register), bool)
+        self._rows = 0
+
+    def find(self, table: Predictions, row: int) -> Numbers | None:
+        """As `SampleRegister.find`."""
+        numbers = self._register.find(table, row)
+        if numbers is not None:
+            self._seen[numbers] = True
+            self._rows += len(numbers)
+        return numbers
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the file holds the samples of the first, and no other."""
+        return self._rows == len(self._seen) and bool(self._seen.all())
+
+
+def _facts(table: Predictions, labels: Numbers) -> Numbers:
+    """One number `[n]` for what a sample is: its label, and whether it is clean, corrupted or foreign."""
+    kinds = RowKinds.of(table)
+    facts: Numbers = 4 * labels + kinds.clean + 2 * kinds.corrupted + 3 * kinds.foreign
+    return facts

@@ -80,18 +80,24 @@ def fit_temperature(path: str | Path) -> TemperatureScaling:
 
 
 def try_temperature(reservoir: Reservoir, *, bins: int, level: float) -> Recalibration | None:
-    """Fit a temperature on one half of the samples and measure it on the other; None where there are too few."""
+    """Fit a temperature on one half of the samples and measure it on the other; None where there are too few.
+
+    Samples whose label has the probability 0, which no temperature changes, are left out of the fit alone.
+    """
     if len(reservoir) < FEWEST_SAMPLES:
         return None
     logits, labels = reservoir.samples()
     half = len(labels) // 2
-    scaling = TemperatureScaling().fit(logits[:half], labels[:half])
+    possible = torch.isfinite(logits[:half].gather(-1, labels[:half].unsqueeze(-1)).squeeze(-1))
+    if int(possible.sum()) < FEWEST_SAMPLES // 2:
+        return None
+    scaling = TemperatureScaling().fit(logits[:half][possible], labels[:half][possible])
     before, bins_before = _measured(logits[half:], labels[half:], bins=bins, level=level)
     after, bins_after = _measured(scaling(logits[half:]), labels[half:], bins=bins, level=level)
     return Recalibration(
         temperature=scaling.temperature,
         state=str(scaling.state),
-        fitted_on=half,
+        fitted_on=int(possible.sum()),
         measured_on=len(labels) - half,
         before=before,
         after=after,

@@ -25,31 +25,41 @@ class RowKinds:
 
     @classmethod
     def of(cls, table: Predictions) -> "RowKinds":
-        """Rows are in-distribution and clean unless the table says otherwise."""
+        """Rows are in-distribution and clean unless the table says otherwise.
+
+        A corruption may be named for clean samples too, if their severity is stated to be 0.
+        """
         rows = len(table)
         inside = np.ones(rows, bool) if table.in_distribution is None else np.asarray(table.in_distribution)
         corrupted = np.zeros(rows, bool) if table.corruption is None else table.corruption.codes >= 0
         if table.severity is not None:
-            corrupted = corrupted & (table.severity != 0) if table.corruption is not None else table.severity > 0
+            corrupted = (corrupted & (table.severity != 0)) | (table.severity > 0)
         counted = inside & (table.labels != MISSING_LABEL)
         return cls(clean=counted & ~corrupted, corrupted=counted & corrupted, foreign=~inside)
 
 
 def checked(table: Predictions, mask: Mask, *, labelled: bool, first_row: int) -> PredictionBatch:
     """The rows of the mask as checked predictions; the members of an ensemble are averaged as probabilities."""
-    values = as_tensor(table.values, table.kind)
-    everything = bool(mask.all())
+    values, are_logits = as_tensor(table.values, table.kind), table.kind == "logits"
+    valid = None if bool(mask.all()) else torch.from_numpy(mask)
+
+    def rows_of(values: Tensor, labels: Tensor | None = None) -> PredictionBatch:
+        return prediction_table(
+            logits=values if are_logits else None,
+            probabilities=None if are_logits else values,
+            labels=labels,
+            valid=valid,
+            first_row=first_row,
+        ).checked_rows()
+
     if values.ndim == 3:
-        values = _mean_of_members(values, are_logits=table.kind == "logits")
-    valid = None if everything else torch.from_numpy(mask)
-    labels = torch.from_numpy(np.require(table.labels, requirements=["W"])) if labelled else None
-    return prediction_table(
-        logits=values if table.kind == "logits" else None,
-        probabilities=None if table.kind == "logits" else values,
-        labels=labels,
-        valid=valid,
-        first_row=first_row,
-    ).checked_rows()
+        for member, of_member in enumerate(values.unbind(1)):
+            try:
+                rows_of(of_member)  # each by itself: what is wrong with two can cancel in their mean
+            except ValueError as error:
+                raise ValueError(f"member {member}: {error}") from None
+        values = _mean_of_members(values, are_logits=are_logits)
+    return rows_of(values, torch.from_numpy(np.require(table.labels, requirements=["W"])) if labelled else None)
 
 
 def at_temperature(batch: PredictionBatch, temperature: float) -> PredictionBatch:
