@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 from sklearn.linear_model import LogisticRegression
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from counterpoise.calibrators import (
     CALIBRATORS,
@@ -120,6 +121,27 @@ def test_vector_and_matrix_scaling_reach_the_minimum_that_scipy_finds(name, seed
     assert nll(calibrator(logits), labels) == pytest.approx(value, abs=1e-8)
     expected = softmax((unit @ w.T if name == "matrix" else unit * w) + b, -1)
     np.testing.assert_allclose(calibrator(logits).exp(), expected, atol=1e-4)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Elements of the largest tensor that an operation gave."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        for tensor in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return found
+
+
+def test_vector_scaling_makes_nothing_of_the_size_of_a_matrix():
+    samples, classes = 20, 300
+    logits, labels = torch.randn(samples, classes), torch.arange(samples)
+    with LargestTensor() as largest:
+        VectorScaling().fit(logits, labels)
+    assert largest.elements <= samples * classes
 
 
 def test_matrix_scaling_is_logistic_regression_on_the_logits():

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise import cli
+from counterpoise import __version__, cli
+from counterpoise.functional.confidence import LOGIT_SCORES
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.predictions import Header, Predictions, write_predictions
+from counterpoise.predictions import Header, Predictions, read_predictions, write_predictions
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +71,16 @@ def test_every_other_form(folder, monkeypatch, capsys):
     assert json.loads(out)["schema"] == "counterpoise.evaluation"
     _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
-    (ece,) = (row for row in rows if row["model"] == "net loud" and row["measure"] == "ece")
-    assert float(ece["value"]) == evaluation.models[1]["ece"].value
+    ece = {
+        row["section"]: float(row["value"]) for row in rows if row["model"] == "net loud" and row["measure"] == "ece"
+    }
+    assert ece["Performance and calibration"] == evaluation.models[1]["ece"].value
+    assert {"Group: severity 1", "Temperature scaling, after"} <= set(ece)
     _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--markdown")
     assert "| ECE, %" in out
+    assert "Temperature scaling\\: net loud" in out
     _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--latex")
-    assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") == 2
+    assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") == 6
 
 
 def test_report_and_figures(folder, tmp_path, monkeypatch, capsys):
@@ -102,11 +108,19 @@ def test_report_and_figures(folder, tmp_path, monkeypatch, capsys):
         (["honest.parquet", "loud.parquet", "--ood", "honest_ood.parquet"], "2 models and 1 files"),
         ([], "at least one file"),
         (["honest.parquet", "--html", "no/such/folder/report.html"], "no/such/folder"),
+        (["honest.parquet", "--html", "run"], "--html run is a folder: name a file in it"),
+        (["honest.parquet", "--figures", "notes.txt"], "notes.txt is a file, name a folder"),
+        (["honest.parquet", "--figures", "notes.txt/below"], "notes.txt is a file, name a folder"),
+        (["honest.parquet", "--bins", "100000000000"], "--bins must be at most 10,000"),
+        (["run"], "run is a folder: a run's predictions are run"),
+        (["run/predictions"], "predictions is a folder: name a file of predictions in it"),
     ],
 )
 def test_errors_are_one_line_and_exit_with_1(folder, monkeypatch, capsys, arguments, message):
     (folder / "broken.parquet").write_bytes(b"PAR1 and nothing else")
     (folder / "notes.txt").write_text("hello")
+    (folder / "run" / "predictions").mkdir(parents=True, exist_ok=True)
+    (folder / "run" / "predictions" / "test.parquet").touch()
     monkeypatch.chdir(folder)
     code, out, err = run(monkeypatch, capsys, "evaluate", *arguments)
     assert code == 1
@@ -118,6 +132,47 @@ def test_errors_are_one_line_and_exit_with_1(folder, monkeypatch, capsys, argume
 
 def test_a_command_line_that_is_not_understood_exits_with_2(monkeypatch, capsys):
     assert run(monkeypatch, capsys, "evaluate", "a.parquet", "--bins", "many")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--to", "onnx", "--out", "."], "is a folder"), (["--to", "hub", "--out", "file"], "is a file, name a folder")],
+)
+def test_export_refuses_a_path_before_it_loads_the_run(tmp_path, monkeypatch, capsys, arguments, message):
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(monkeypatch, capsys, "export", "no-run", *arguments)
+    assert code == 1
+    assert message in err
+
+
+def test_a_name_that_the_encoding_has_not_costs_no_result(folder, tmp_path):
+    path = tmp_path / "模型.parquet"
+    source = read_predictions(folder / "honest.parquet")
+    write_predictions(path, Predictions.of(logits=source.values, labels=source.labels))  # named by its file
+    done = subprocess.run(
+        [sys.executable, "-m", "counterpoise", "evaluate", path, folder / "loud.parquet", "--csv"],
+        env={**os.environ, "PYTHONIOENCODING": "cp1252"}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b"??,Performance and calibration,ece," in done.stdout
+
+
+def test_help_names_every_score(monkeypatch, capsys):
+    _, out, _ = run(monkeypatch, capsys, "evaluate", "--help")
+    for name in LOGIT_SCORES:
+        assert name in out
+
+
+def test_version(monkeypatch, capsys):
+    assert run(monkeypatch, capsys, "--version") == (0, f"counterpoise {__version__}\n", "")
+
+
+def test_methods_say_how_many_models_train(monkeypatch, capsys):
+    _, out, _ = run(monkeypatch, capsys, "methods")
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert all(f"{count} model" in lines[name] for name, count in (("ce", 1), ("de3", 3), ("mte1", 2), ("mte2", 3)))
+    assert "alpha_warmup" in lines["mte1"]
 
 
 def test_progress_goes_to_standard_error(folder, monkeypatch, capsys):

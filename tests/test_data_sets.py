@@ -12,7 +12,7 @@ from PIL import Image
 
 from counterpoise.data import SETS, load_images, resolve, sample_ids
 from counterpoise.data.images import channel_statistics
-from counterpoise.data.sources import Source
+from counterpoise.data.sources import Source, foreign_split
 
 
 def encoded(pixels: np.ndarray, kind: str = "PNG", mode: str | None = None) -> bytes:
@@ -209,6 +209,30 @@ def test_a_folder_of_images(tmp_path, split):
     assert torch.equal(images.pixels.permute(0, 2, 3, 1), torch.from_numpy(pixels[[0, 2, 1, 3]]))
     with pytest.raises(ValueError, match="Parquet, which alone can be streamed"):
         sample_ids(tmp_path / "pictures", split)
+
+
+def test_hidden_folders_and_files_are_no_classes_and_no_images(tmp_path):
+    pixels = random_pixels(2)
+    hidden = (".ipynb_checkpoints/1.png", "cat/.ipynb_checkpoints/1.png", "cat/._0.png")
+    for name in ("cat/0.png", "dog/1.png", *hidden):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(encoded(pixels[int("dog" in name)]))
+    images = load_images(tmp_path, "all")
+    assert images.classes == ("cat", "dog")
+    assert torch.equal(images.pixels.permute(0, 2, 3, 1), torch.from_numpy(pixels))
+
+
+@pytest.mark.parametrize(
+    ("files", "split"),
+    [(("test.parquet", "train.parquet"), "test"), (("some.parquet",), "all"), (("cat/0.png",), "all")],
+)
+def test_foreign_images_are_the_test_split_or_the_whole(tmp_path, files, split):
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert foreign_split(tmp_path) == split
+    assert foreign_split(tmp_path / files[0]) == "all"
+    assert (foreign_split("digits"), foreign_split("owner/name"), foreign_split("pacs")) == ("test", "test", "all")
 
 
 def test_grey_and_transparent_images_become_rgb(tmp_path):

@@ -78,11 +78,26 @@ def test_figures_in_the_documentation_are_the_measured_ones(name):
     assert figures((ROOT / "docs" / page).read_text(), name) == section(result)
 
 
+def paths_of_tree(text: str) -> set[Path]:
+    """The paths in the first block: two spaces a level, names before the words of a line, several with commas between."""
+    folders, found = {}, set()
+    for line in text.split("```text\n")[1].split("```")[0].splitlines():
+        indent, names = re.match(r"( *)([^\s,]+(?:, [^\s,]+)*)", line).groups()
+        level = len(indent) // 2
+        for name in names.split(", "):
+            found.add(Path(*(folders[above] for above in range(level)), name))
+            folders[level] = name
+    return found
+
+
 def test_the_tree_in_the_readme_names_every_file():
-    tree = (ROOT / "README.md").read_text().split("## The house")[1]
-    for path in (ROOT / "src/counterpoise").rglob("*.py"):
-        if not path.name.startswith("__"):
-            assert path.name in tree, f"{path.relative_to(ROOT)} has no line in the README's tree"
+    listed = paths_of_tree((ROOT / "README.md").read_text().split("## The house")[1])
+    for folder in ("src/counterpoise", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path.name != "__init__.py":
+                assert path.relative_to(ROOT) in listed, f"{path.relative_to(ROOT)} has no line in the README's tree"
+    for path in listed:
+        assert (ROOT / path).exists(), f"{path} has a line in the README's tree, and is not there"
 
 
 def test_no_file_is_longer_than_400_lines():

@@ -189,6 +189,32 @@ def test_changing_alpha_does_not_compile_again():
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize("single", [nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3)), nn.Linear(4, 3)])
+def test_one_model_in_the_place_of_a_list_is_refused(single):
+    with pytest.raises(
+        ValueError, match=r"auxiliaries is one (Sequential|Linear).*give a list: auxiliaries=\[\.\.\.\]"
+    ):
+        MutualTransport(nn.Linear(4, 3), single, 0.8)
+    with pytest.raises(ValueError, match=r"give a list: models=\[\.\.\.\]"):
+        DeepMutualLearning(single, 1.0)
+    models = nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)])
+    assert len(MutualTransport(nn.Linear(4, 3), models, 0.8).auxiliaries) == len(DeepMutualLearning(models, 1.0).models)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, float("nan"), float("inf")])
+def test_alpha_that_is_no_weight_is_refused(alpha):
+    objective = MutualTransport(nn.Linear(4, 3), [nn.Linear(4, 3)], 0.0)
+    for attempt in (
+        lambda: MutualTransport(nn.Linear(4, 3), [nn.Linear(4, 3)], alpha),
+        lambda: setattr(objective, "alpha", alpha),
+        lambda: DeepMutualLearning([nn.Linear(4, 3), nn.Linear(4, 3)], alpha),
+        lambda: linear_warmup(alpha, fraction=0.5),
+    ):
+        with pytest.raises(ValueError, match="alpha must be a finite number of at least 0"):
+            attempt()
+    assert float(objective.alpha) == 0
+
+
 def test_shared_parameters_are_refused():
     shared = nn.Linear(4, 3)
     with pytest.raises(ValueError, match=r"primary\.weight and auxiliaries\.0\.0\.weight are one parameter"):

@@ -12,12 +12,13 @@ from matplotlib.text import Text
 
 import evaluations as made
 import oracles
+from counterpoise import evaluate
 from counterpoise._text import shown
 from counterpoise.functional.intervals import wilson_interval
 from counterpoise.metrics import Key
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.selective import operating_point
-from counterpoise.report import figures, gallery, sentences
+from counterpoise.report import figures, gallery, page, sentences
 from counterpoise.report.data import threshold_text
 from counterpoise.report.style import DARK, LIGHT, THEMES
 
@@ -180,6 +181,48 @@ def test_themes_share_no_ink(three):
             assert colour not in svg
 
 
+def ticks(axis):
+    """Positions and labels of the ticks inside the limits of an axis."""
+    low, high = sorted(axis.get_view_interval())
+    found = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+    return [(place, label.get_text()) for place, label in found if low <= place <= high]
+
+
+@pytest.mark.parametrize("worst", [1.0, 0.3, 0.1, 0.075, 0.02, 0.004, 0.0003])
+def test_percent_labels_are_distinct_and_say_where_they_stand(scores, worst):
+    ranking = scores.misclassification
+    curves = ranking.curves | {"risk": [worst * risk / max(ranking.curves["risk"]) for risk in ranking.curves["risk"]]}
+    drawn = figures.risk_coverage(
+        replace(scores, misclassification=replace(ranking, curves=curves)), risk=min(0.05, worst / 2)
+    )
+    with figures._drawing():
+        drawn.draw_without_rendering()
+    for axis in (drawn.axes[0].xaxis, drawn.axes[0].yaxis):
+        shown_ticks = ticks(axis)
+        assert len({label for _, label in shown_ticks}) == len(shown_ticks) > 2
+        for place, label in shown_ticks:
+            assert float(label.removesuffix("%")) / 100 == pytest.approx(place, abs=1e-9)
+
+
+def limits(figure, gid):
+    (bar, *_) = artists(figure, gid)
+    return bar.axes.get_xlim(), bar.axes.get_ylim()
+
+
+def test_pictures_of_several_models_have_one_scale(three, monkeypatch):
+    pictures = []
+    monkeypatch.setattr(page, "_both", lambda draw, *_: pictures.append(draw(LIGHT)))
+    page._reliability_section(three.models)
+    assert len({limits(figure, "histogram") for figure in pictures}) == 1
+    assert len({panel.get_ylim() for panel in figures.reliability(three.models).axes[3:]}) == 1
+    pictures.clear()
+    page._class_section(three.models)
+    classwise = [figure for name, figure in gallery.drawn(three, risk=0.2).items() if name.startswith("classwise")]
+    assert len({limits(figure, "ece")[0] for figure in pictures + classwise}) == 1
+    largest = max(100 * max(model.by_class.high + model.by_class.ece) for model in three.models)
+    assert largest <= limits(pictures[0], "ece")[0][1] < 1.2 * largest
+
+
 def test_seven_models_look_different(scores):
     looks = [
         (line.get_color(), line.get_linestyle(), line._unscaled_dash_pattern)
@@ -248,15 +291,28 @@ def test_sentences_hold_the_numbers(scores):
     for text in (f"T = {tried.temperature:.3f}", "fitted on 750", "750 others", f"{tried.after[Key.ECE].value:.2%}"):
         assert text in words
     worst = int(np.argmax(scores.by_class.low))
-    assert (
-        f"Worst calibrated: {made.CLASS_NAMES[worst]} ({scores.by_class.ece[worst]:.2%}"
-        in sentences.worst_classes_sentence(scores)
-    )
-    assert sentences.worst_classes_sentence(scores).endswith(
-        "The intervals of 5 of 5 classes lie above 0; with perfect calibration about 0.25 would."
-    )
+    table = scores.by_class
+    error = f"{table.ece[worst]:.2%} ({table.low[worst]:.2%} to {table.high[worst]:.2%})"
+    words = sentences.worst_classes_sentence(scores)
+    assert words.startswith(f"Worst calibrated are {made.CLASS_NAMES[worst]}: {error}; ")
+    assert "The intervals of 5 of 5 classes lie above 0; each is for its class alone" in words
+    numbered = sentences.worst_classes_sentence(replace(scores, class_names=list("01234")))
+    assert numbered.startswith(f"Worst calibrated are class {worst}: {error}; class ")
     fine = replace(scores, by_class=replace(scores.by_class, low=[0.0] * made.CLASSES))
     assert sentences.worst_classes_sentence(fine).startswith("No class")
+
+
+@pytest.mark.parametrize("classes", [100, 1000])
+def test_of_many_calibrated_classes_some_intervals_lie_above_0_by_chance(classes):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(2000, classes, generator=generator)
+    labels = torch.multinomial(torch.softmax(logits, -1), 1, generator=generator).squeeze(-1)
+    words = sentences.worst_classes_sentence(evaluate(logits=logits, labels=labels))
+    above = int(re.search(r"The intervals of ([\d,]+) of", words)[1])
+    assert above > 0
+    assert words.endswith("of many classes some lie above 0 by chance.")
+    # A count that noise alone would give cannot be had from the level: it is many times (1 - level) / 2.
+    assert "about" not in words
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,18 @@ def test_csv_gives_back_every_estimate(three):
         for _, _, pick in numbers.sections(evaluation)
         for estimate in pick(model).values()
     ]
+    for model in evaluation.models:
+        tried = model.recalibration
+        expected += [estimate for group in model.groups for estimate in group.estimates.values()]
+        expected += [Estimate(tried.temperature, math.nan, math.nan), *tried.before.values(), *tried.after.values()]
+    for difference in evaluation.comparison.differences:
+        first, before = evaluation.models[difference.first], len(expected)
+        for _, ood, pick in numbers.sections(evaluation):
+            found = difference.estimates if ood is None else difference.ood[ood]
+            expected += [found[key] for key in pick(first) if key in found]
+        assert len(expected) - before == len(difference.estimates) + sum(map(len, difference.ood.values()))
     assert len(rows) == len(expected)
+    assert len({(row["model"], row["section"], row["measure"]) for row in rows}) == len(rows)
     assert "'" not in text
     assert any(float(row["low"]) < 0 for row in csv.DictReader(io.StringIO(tables.as_csv(("low",), [(-0.5,)]))))
     for row, estimate in zip(rows, expected, strict=True):
@@ -80,6 +91,32 @@ def test_csv_gives_back_every_estimate(three):
                 assert row[column] == ""
             else:
                 assert float(row[column]) == value or (math.isnan(value) and row[column] == "nan")
+
+
+def test_csv_names_groups_temperature_and_differences(three):
+    rows = {
+        (row["model"], row["section"], row["measure"]): float(row["value"])
+        for row in csv.DictReader(io.StringIO(numbers.estimates_csv(three)))
+    }
+    second = three.models[1]
+    (fog,) = (group for group in second.groups if group.corruption == "fog" and group.severity == 2)
+    assert rows["net 1", "Group: fog, severity 2", "ece"] == fog.estimates[Key.ECE].value
+    assert rows["net 1", "Group: severity 0", "ece"] == second.groups[0].estimates[Key.ECE].value
+    assert rows["net 1", "Temperature scaling", "temperature"] == second.recalibration.temperature
+    assert rows["net 1", "Temperature scaling, after", "ece"] == second.recalibration.after[Key.ECE].value
+    for foreign in (None, *made.FOREIGN_SETS):
+        section = "Performance and calibration" if foreign is None else f"In-distribution from {foreign}"
+        measure = Key.NLL if foreign is None else Key.AUROC
+        plain, minus = rows["net 1", section, measure], rows["net 1", f"{section}, minus net 0", measure]
+        assert minus == pytest.approx(plain - rows["net 0", section, measure], abs=1e-3)
+
+
+def test_all_tables_hold_the_groups_and_the_temperature_of_each_model(three):
+    titles = [table.title for table in numbers.all_tables(three)]
+    for name in ("net 0", "net 1", "net 2"):
+        for title in ("Temperature scaling", "ECE by severity, %", "Groups"):
+            assert titles.count(f"{title}: {name}") == 1
+    assert len(numbers.all_tables(Evaluation([replace(three.models[0], recalibration=None, groups=[])]))) == 1
 
 
 HOSTILE_CELLS = ("a|b", "\\", "\\|", "a\nb|c", "**x**", "`|`", "[x](javascript:1)", "<b>", "&lt;", "$x$", "~~x~~", "![x](y)",

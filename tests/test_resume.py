@@ -1,14 +1,19 @@
 """Interrupted runs end as if nothing had happened; changed conditions and broken files are noticed."""
 
+import hashlib
 import json
 from dataclasses import replace
+from functools import partial
 
+import lightning as L  # noqa: N812
 import pytest
 import torch
 
 from benchmarks import interruptions
 from counterpoise.recipes import METHODS
+from counterpoise.recipes.config import Recipe
 from counterpoise.training import resume, train
+from counterpoise.training import run as runs_of_recipes
 from counterpoise.training.checkpoints import newest_intact, read_manifest
 from counterpoise.training.engine import fit
 from counterpoise.training.folder import RunFolder, conditions_now, read_environment, start
@@ -121,6 +126,42 @@ def test_other_conditions_are_refused_unless_allowed_and_then_recorded(tmp_path,
     assert (resumed.allowed, resumed.step) == (["config"], 2)
     assert len(ending(run.path)[1]) == 15
     torch.set_num_threads(1)
+
+
+class Options(L.Callback):
+    """What the optimizer took its last step with, by group."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: object) -> None:
+        names = ("lr", "momentum", "nesterov", "weight_decay")
+        self.used = {
+            group["name"]: {name: group[name] for name in names} for group in trainer.optimizers[0].param_groups
+        }
+
+
+def test_edited_options_of_the_optimizer_are_used(tmp_path, monkeypatch):
+    """A checkpoint holds the options that it was saved with."""
+    recipe = small_recipe(optimizer__milestones=())
+    run = interrupt(recipe, tmp_path, after=3)
+    document = json.loads(run.config.read_text())
+    edited = {"momentum": 0.5, "nesterov": True, "weight_decay": 1e-3}
+    document["optimizer"] |= edited | {"lr": 0.02, "auxiliary_lr": 0.003}
+    run.config.write_text(json.dumps(document))
+    options = Options()
+    monkeypatch.setattr(runs_of_recipes, "fit", partial(fit, callbacks=[options]))
+    resume(run.path, data=small_data(recipe), allow=["config"])
+    assert options.used == {"primary": {"lr": 0.02} | edited, "auxiliaries": {"lr": 0.003} | edited}
+
+
+def test_an_integer_for_a_float_is_the_same_experiment(tmp_path):
+    """JSON is read with the declared types: 1 comes back as 1.0."""
+    given, declared = (small_recipe(hyper={"alpha": alpha}, optimizer__lr=lr) for alpha, lr in ((1, 1), (1.0, 1.0)))
+    assert given.digest == declared.digest == Recipe.from_json(given.to_json()).digest
+    assert declared.digest == hashlib.sha256(declared.to_json().encode()).hexdigest()
+    assert given.digest != small_recipe(hyper={"alpha": 0.8}, optimizer__lr=1).digest
+    recipe = small_recipe("ce", epochs=1, optimizer__lr=1)
+    run = interrupt(recipe, tmp_path, after=3)
+    resume(run.path, data=small_data(recipe))
+    assert read_environment(run).resumed[0].allowed == []
 
 
 def test_what_is_no_run_is_refused(tmp_path):

@@ -203,15 +203,31 @@ def _fitted(recipe, folder):
     return fit(recipe, run, objective, small_data(recipe), resume_from=None)
 
 
-def test_gradients_are_clipped_group_by_group(tmp_path):
-    clipped = small_recipe(optimizer__clip=1e-3, optimizer__momentum=0.0, optimizer__weight_decay=0.0, epochs=1)
+def test_gradients_are_clipped_model_by_model(tmp_path):
+    clipped = small_recipe("mte2", optimizer__clip=1e-3, optimizer__momentum=0.0, optimizer__weight_decay=0.0, epochs=1)
     recipe = replace(clipped, optimizer=replace(clipped.optimizer, auxiliary_lr=0.05))
     before = [[p.detach().clone() for p in model.parameters()] for model in networks(recipe, 0)]
     module = _fitted(recipe, tmp_path)
-    for start, model in zip(before, [module.objective.primary, module.objective.auxiliaries[0]], strict=True):
+    for start, model in zip(before, [module.objective.primary, *module.objective.auxiliaries], strict=True):
         moved = torch.cat([(a - b).flatten() for a, b in zip(model.parameters(), start, strict=True)]).norm()
         # Five steps of at most lr x clip; a joint norm would leave one model far below it.
         assert 0.2 * 5 * 0.05 * 1e-3 < moved <= 5 * 0.05 * 1e-3 * 1.001
+
+
+def test_one_auxiliary_is_not_clipped_by_anothers_gradients(tmp_path):
+    recipe = small_recipe("mte2", optimizer__clip=1.0)
+    module = _fitted(recipe, tmp_path)
+    optimizer = module.configure_optimizers()
+    models = [module.objective.primary, *module.objective.auxiliaries]
+    for model, size in zip(models, (0.5, 1000.0, 0.25), strict=True):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, size)
+        flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        for parameter in model.parameters():
+            parameter.grad *= size / flat.norm()
+    module.configure_gradient_clipping(optimizer)
+    norms = [torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item() for model in models]
+    assert norms == pytest.approx([0.5, 1.0, 0.25], rel=1e-4)
 
 
 def test_your_own_networks_and_images(tmp_path):
@@ -241,6 +257,10 @@ def test_your_own_networks_and_images(tmp_path):
         (small_recipe("fl-dtdp", data__pipeline="stream"), "fl-dtdp prunes its samples"),
         (small_recipe(engine__strategy="fsdp", engine__ema=0.9), "fsdp takes neither"),
         (small_recipe(engine__ema=1.5), "engine.ema must lie between 0 and 1, got 1.5"),
+        (Recipe(hyper={"alpha": -1.0}), "MTE-1: hyper.alpha must be at least 0 and finite, got -1.0"),
+        (Recipe(hyper={"alpha": float("nan")}), "MTE-1: hyper.alpha must be at least 0 and finite, got nan"),
+        (Recipe(hyper={"alpha": float("inf")}), "MTE-1: hyper.alpha must be at least 0 and finite, got inf"),
+        (Recipe(method="ls", hyper={"smoothing": 1.0}), "hyper.smoothing must be at least 0 and below 1, got 1.0"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_words(recipe, message):

@@ -10,26 +10,23 @@ from functools import partial
 from pathlib import Path
 
 import lightning as L  # noqa: N812
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch.nn import functional
 
 from counterpoise.cli import parse
 from counterpoise.data import Images
 from counterpoise.models import Backbone
-from counterpoise.predictions import read_predictions
 from counterpoise.recipes.config import DataOptions, EvaluationOptions, OptimizerOptions, Recipe
 from counterpoise.recipes.table import digits
 from counterpoise.training import from_images, load_run, resume, train
 from counterpoise.training import run as runs_of_recipes
-from counterpoise.training.checkpoints import VerifiedCheckpointIO, read_manifest
+from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.engine import fit, require_processes
 from counterpoise.training.folder import RunFolder, in_use
 from counterpoise.training.loggers import build_logger
-from counterpoise.training.logs import EPOCH_COLUMNS, RowLog
+from counterpoise.training.saving import VerifiedCheckpointIO
 from runs import Stop, ending, small_data, small_recipe, striped_images
 
 
@@ -265,17 +262,6 @@ def test_the_primary_decays_and_the_auxiliaries_do_not(tmp_path, monkeypatch):
     train(recipe, tmp_path, data=small_data(recipe))
     assert [used["primary"] for used in rates.used] == pytest.approx([0.1] * 5 + [0.01] * 5 + [0.001] * 10)
     assert {used["auxiliaries"] for used in rates.used} == {0.01}
-
-
-def test_the_last_row_of_epochs_is_that_of_the_written_predictions(tmp_path):
-    """Held-out images that fill no batch, and a moving average: what is validated is what ships."""
-    recipe = small_recipe(data__held_out=23, evaluation__batch=7, engine__ema=0.8)
-    train(recipe, tmp_path, data=small_data(recipe))
-    predictions = read_predictions(RunFolder(tmp_path).predictions / "validation.parquet")
-    nll = functional.cross_entropy(torch.tensor(predictions.values), torch.tensor(np.asarray(predictions.labels)))
-    (*_, last) = RowLog(RunFolder(tmp_path).epochs, EPOCH_COLUMNS).rows()
-    assert len(predictions) == 23
-    assert float(last["validation_nll"]) == pytest.approx(nll.item(), rel=1e-5)
 
 
 def test_every_step_of_pruning_can_be_the_last(tmp_path, monkeypatch):

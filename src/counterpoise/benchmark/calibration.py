@@ -27,13 +27,8 @@ from counterpoise.data.images import Images
 from counterpoise.models import Backbone, build_model
 from counterpoise.recipes.config import EvaluationOptions, OptimizerOptions, Recipe
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.arithmetic import mixed_precision
 from counterpoise.training.data import from_images
-from counterpoise.training.engine import device_type
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.logs import EPOCH_COLUMNS, RowLog
-from counterpoise.training.progress import quiet
-from counterpoise.training.run import resume, train
 
 _BUDGET = 16.0
 """Seconds for the speeds of all networks."""
@@ -129,6 +124,8 @@ def calibrate(
         for line in request.lines
     ]
     recipes.sort(key=lambda recipe: shape_of(recipe)[1][1])
+    from counterpoise.training.engine import device_type  # here, because a plan or a status can do without the engine
+
     device, threads = device_type(recipes[0].engine), torch.get_num_threads()
     probes = {network: recipe for recipe in reversed(recipes) for network in networks_of(recipe)}
     degraded = [recipe for recipe in recipes if recipe.evaluation.corruptions]
@@ -161,6 +158,8 @@ def _speed(network: Backbone, recipe: Recipe, *, device: str, budget: float) -> 
     optimizer = torch.optim.SGD(
         objective.parameters(), lr=1e-3, momentum=options.momentum, weight_decay=options.weight_decay
     )
+
+    from counterpoise.training.arithmetic import mixed_precision
 
     def step(images: Tensor) -> None:
         labels = torch.zeros(len(images), dtype=torch.long, device=device)
@@ -225,6 +224,10 @@ def _small_run(recipe: Recipe, *, page: bool) -> tuple[float, float, float]:
     names = [str(index) for index in range(classes)]
     images = Images.of(pixels, torch.arange(rows) % classes, classes=names, name="noise")
     data = from_images(small, images)
+    from counterpoise.training.logs import EPOCH_COLUMNS, RowLog
+    from counterpoise.training.progress import quiet
+    from counterpoise.training.run import resume, train
+
     with tempfile.TemporaryDirectory() as folder, quiet():
         run = RunFolder(Path(folder))
         started = time.perf_counter()

@@ -38,8 +38,7 @@ class FittedAffine:
 
 def fit_vector(samples: LabelledLogits) -> FittedAffine:
     """The `w` and `b` that minimise the mean of `-log_softmax(w * z + b)_y`, from temperature scaling on."""
-    start = scaled_identity(samples)
-    fit = minimise(samples, Affine(start.weight.diag(), start.bias), Penalties())
+    fit = minimise(samples, scaling_of_each(samples), Penalties())
     return FittedAffine(on_host(fit.map), fit.state)
 
 
@@ -159,10 +158,16 @@ class MatrixScaling:
         return scaling
 
 
-def scaled_identity(samples: LabelledLogits) -> Affine:
-    """The map of temperature scaling, `[K, K]` and `[K]`: where all fits start, so that none is worse."""
+def scaling_of_each(samples: LabelledLogits) -> Affine:
+    """The map of temperature scaling, `[K]` and `[K]`: where all fits start, so that none is worse."""
     ones = torch.ones(samples.classes, dtype=torch.float64, device=samples.logits.device)
-    return Affine((ones / fit_temperature(samples).temperature).diag(), torch.zeros_like(ones))
+    return Affine(ones / fit_temperature(samples).temperature, torch.zeros_like(ones))
+
+
+def scaled_identity(samples: LabelledLogits) -> Affine:
+    """The same map as `[K, K]` and `[K]`."""
+    start = scaling_of_each(samples)
+    return Affine(start.weight.diag(), start.bias)
 
 
 def on_host(parameters: Affine) -> Affine:

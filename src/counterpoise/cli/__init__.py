@@ -1,11 +1,13 @@
 """The `counterpoise` command: one thin module for each subcommand."""
 
+import io
 import os
 import sys
 from typing import Annotated
 
 import tyro
 
+from counterpoise import __version__
 from counterpoise._text import printable
 from counterpoise.cli.bench import Bench, BenchCommand
 from counterpoise.cli.doctor import Doctor
@@ -43,6 +45,12 @@ Command = (
 
 def main() -> None:
     """Parse the command line and run the subcommand; an error is one line on standard error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name may hold what the terminal's encoding has not, and must not cost the result.
+        sys.stdout.reconfigure(errors="replace")
+    if sys.argv[1:] == ["--version"]:
+        print(f"counterpoise {__version__}")
+        sys.exit(EXIT_OK)
     try:
         parse(sys.argv[1:]).run()
         sys.stdout.flush()
@@ -68,7 +76,7 @@ def parse(arguments: list[str]) -> "Command | BenchCommand":
             Command,
             args=arguments,
             prog="counterpoise",
-            description="Classifiers that know what they don't know.",
+            description="Classifiers that know what they don't know. `--version` prints the version.",
         )
     name, recipe = named
     return tyro.cli(

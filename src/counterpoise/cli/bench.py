@@ -244,7 +244,7 @@ class BenchStudies:
         from counterpoise.benchmark.studies import STUDIES
 
         for name, study in STUDIES.items():
-            print(f"{name:20} {study.title} ({len(study.methods)} methods)")
+            print(f"{name:20} {study.title} ({len(study.methods)} method{'s' * (len(study.methods) > 1)})")
 
 
 BenchCommand = (

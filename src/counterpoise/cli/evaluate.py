@@ -9,13 +9,18 @@ import torch
 import tyro
 
 from counterpoise._text import printable
+from counterpoise.cli.paths import require_file_path, require_folder_path
 from counterpoise.cli.progress import ProgressLine
 from counterpoise.functional.calibration import DEFAULT_BINS
+from counterpoise.functional.confidence import LOGIT_SCORES
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics.selective import DEFAULT_RISK
 
 if TYPE_CHECKING:
     from counterpoise.metrics.comparison import Evaluation
+
+MOST_BINS = 10_000
+"""Each class keeps sums for each bin: many more would need more memory than there is."""
 
 _SECOND_OF_HASHING = 1 << 29
 """Bytes whose digest takes about a second."""
@@ -52,8 +57,9 @@ class Evaluate:
     """Number of calibration bins."""
     risk: float = DEFAULT_RISK
     """Error rate that accepted predictions may have: sets the threshold that is reported."""
-    score: str = "max_softmax"
-    """Confidence score that ranks predictions."""
+    score: Annotated[
+        str, tyro.conf.arg(help=f"Confidence score that ranks predictions: {', '.join(LOGIT_SCORES)}.")
+    ] = "max_softmax"
     level: float = DEFAULT_LEVEL
     """Nominal coverage of the intervals."""
     threads: int = 2
@@ -68,8 +74,15 @@ class Evaluate:
             raise ValueError("choose one of --json, --markdown, --latex and --csv")
         if not 0 < self.risk < 1:
             raise ValueError(f"--risk must lie between 0 and 1, got {self.risk}")
-        if self.html is not None and not self.html.absolute().parent.is_dir():
-            raise ValueError(f"--html {self.html}: there is no folder {self.html.parent}")
+        if self.bins > MOST_BINS:
+            raise ValueError(f"--bins must be at most {MOST_BINS:,}, got {self.bins:,}")
+        for path in (*self.predictions, *self.ood):
+            _refuse_folder(path)
+        # Scoring may take minutes: what cannot be written is refused before it.
+        if self.html is not None:
+            require_file_path(self.html, option="--html")
+        if self.figures is not None:
+            require_folder_path(self.figures, option="--figures")
         # Operations on a batch are too small to share; batches are not.
         torch.set_num_threads(1)
         progress = ProgressLine()
@@ -110,6 +123,13 @@ class Evaluate:
             return numbers.estimates_csv(evaluation).rstrip("\n")
         if self.markdown or self.latex:
             written = as_markdown if self.markdown else as_latex
-            tables = [numbers.summary(evaluation), numbers.paired_differences(evaluation)]
-            return "\n\n".join(written(table) for table in tables if table is not None)
+            return "\n\n".join(written(table) for table in numbers.all_tables(evaluation))
         return terminal.as_text(evaluation, risk=self.risk)
+
+
+def _refuse_folder(path: Path) -> None:
+    if not path.is_dir():
+        return
+    inside = path / "predictions" / "test.parquet"
+    hint = f"a run's predictions are {inside}" if inside.is_file() else "name a file of predictions in it"
+    raise ValueError(f"{path} is a folder: {hint}")

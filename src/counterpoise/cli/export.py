@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from counterpoise.cli.evaluate import Flag
+from counterpoise.cli.paths import require_file_path, require_folder_path
 
 if TYPE_CHECKING:
     from counterpoise.export import Temperature
@@ -48,6 +49,10 @@ class Export:
 
         if self.to != "hub" and (self.license or self.repo or self.public):
             raise ValueError("--license, --repo and --public are for --to hub")
+        if self.out is not None and self.to == "hub":
+            require_folder_path(self.out, option="--out")
+        elif self.out is not None:
+            require_file_path(self.out, option="--out")
         trained = load_run(self.folder, member=self.member)
         if isinstance(trained.model, Members):
             last = len(trained.model.models) - 1

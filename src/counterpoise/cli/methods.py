@@ -7,7 +7,7 @@ from counterpoise.recipes import METHODS
 
 @dataclass(frozen=True)
 class Methods:
-    """List the training methods with the hyper-parameters that are tuned."""
+    """List the training methods with the hyper-parameters that are tuned, and those besides with their usual values."""
 
     def run(self) -> None:
         """Print one line for each method."""
@@ -15,5 +15,8 @@ class Methods:
             grid = "; ".join(
                 f"{key} in {', '.join(f'{value:g}' for value in values)}" for key, values in method.grid.items()
             )
-            models = "1 model " if method.models == 1 else f"{method.models} models"
-            print(f"{name:8} {method.title:24} {models}  {grid or 'nothing to tune'}")
+            # The members of an ensemble train one by one, the models of a method together.
+            count = method.models * method.members
+            models = "1 model " if count == 1 else f"{count} models"
+            besides = "".join(f"; besides {key} ({value:g})" for key, value in method.besides.items())
+            print(f"{name:8} {method.title:24} {models}  {grid or 'nothing to tune'}{besides}")

@@ -20,7 +20,7 @@ class Predict:
     data: Annotated[str, tyro.conf.arg(metavar="NAME")]
     """Data set: a name, a Parquet file or folder, an image folder, or a hub id."""
     split: str = "test"
-    """Split of it."""
+    """Split of it; `all` of one that is not divided."""
     domain: str | None = None
     """Domain of it, for sets that have domains."""
     size: int | None = None
@@ -39,24 +39,38 @@ class Predict:
     def run(self) -> None:
         """Load the model and the images, and write the file."""
         from counterpoise.data import load_images
-        from counterpoise.training import load_run, predict
+        from counterpoise.training.devices import require_device
         from counterpoise.training.folder import RunFolder
-        from counterpoise.training.predict import FOREIGN_PREFIX, prediction_file
+        from counterpoise.training.networks import load_run
+        from counterpoise.training.predict import FOREIGN_PREFIX, predict, prediction_file
 
+        require_device(self.device)
         trained = load_run(self.folder)
-        images = load_images(self.data, self.split, root=self.data_root, domain=self.domain, size=self.size)
+        usual = self._usual_foreign_split()
+        split = usual or self.split
+        images = load_images(self.data, split, root=self.data_root, domain=self.domain, size=self.size)
         prefix = FOREIGN_PREFIX if self.foreign else ""
-        # The test split has the name that a run itself gives it, so that it is never counted twice.
-        name = images.name if self.foreign and self.split == "test" else f"{images.name}_{self.split}"
+        # What a run itself predicts has the name that its recipe gives it, so that it is never counted twice.
+        same = (name for name in trained.recipe.evaluation.ood if Path(name).resolve() == Path(self.data).resolve())
+        name = next(same, self.data) if usual else f"{self.data}_{split}"
         path = self.out or prediction_file(RunFolder(self.folder), f"{prefix}{name}")
         predict(
             trained,
             images,
             path,
-            split=self.split,
+            split="test" if usual else split,
             foreign=self.foreign,
             corruptions=self.corruptions,
             device=self.device,
             say=lambda text: print(text, file=sys.stderr),
         )
         print(path)
+
+    def _usual_foreign_split(self) -> str | None:
+        """The split that a run predicts of a foreign set, if that is what is asked for."""
+        from counterpoise.data.sources import foreign_split
+
+        if not self.foreign or self.domain is not None:
+            return None
+        usual = foreign_split(self.data, root=self.data_root)
+        return usual if self.split in ("test", usual) else None

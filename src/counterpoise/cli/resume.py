@@ -27,6 +27,10 @@ class Resume:
 
     def run(self) -> None:
         """Resume, and print what came of it."""
+        from counterpoise.training.folder import RunFolder
+
+        # What is no run is refused at once, before the engine is imported.
+        RunFolder(self.folder).recipe()
         from counterpoise.training import resume
 
         command = resume_command(self.folder, allow=self.allow, data_root=self.data_root)

@@ -40,12 +40,12 @@ class Train:
 
     def run(self) -> None:
         """Train, and print what came of it."""
-        from counterpoise.training import train
-
         if self.against:
             self._compare()
             return
         require_possible(self.config)
+        from counterpoise.training import train
+
         folder = self._folder(self.config)
         with saying_how_to_go_on(resume_command(folder, data_root=self.data_root), run=folder):
             evaluation = train(self.config, folder, root=self.data_root)
@@ -53,7 +53,6 @@ class Train:
 
     def _compare(self) -> None:
         """Train every method that is not trained yet, then set them side by side."""
-        from counterpoise.training import resume, train
         from counterpoise.training.folder import RunFolder
 
         # Another method has other hyper-parameters: those that were given are of the first.
@@ -65,6 +64,8 @@ class Train:
             run = RunFolder(self._folder(config))
             if run.config.exists() and run.recipe() != config:
                 raise ValueError(f"{run.path} holds another run of {config.method}; choose another folder with --out")
+        from counterpoise.training import resume, train
+
         for config in configs:
             folder = self._folder(config)
             print(f"{config.method}: {folder}", file=sys.stderr)

@@ -241,7 +241,7 @@ def _joined(chunks: list[Chunk]) -> Chunk:
 
 
 def _folder_rows(source: Source, stored: str) -> Rows:
-    """Images below the class folders, in the order of class and path."""
+    """Images below the class folders, in the order of class and path, without hidden ones."""
     (folder,) = source.files[stored]
     classes = source.info.classes
     files = [
@@ -249,6 +249,7 @@ def _folder_rows(source: Source, stored: str) -> Rows:
         for label, name in enumerate(classes)
         for path in sorted((Path(folder) / name).rglob("*"))
         if path.suffix.lower() in _PICTURES
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     ]
 
     def chunks() -> Iterator[Chunk]:

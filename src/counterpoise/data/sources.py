@@ -85,6 +85,12 @@ def stored_split(source: Source, split: str, domain: str | None) -> str:
     return stored
 
 
+def foreign_split(name_or_path: str | Path, *, root: Path | None = None) -> str:
+    """The split to take foreign images from: `test`, or `all` where a source is not divided, or by domains alone."""
+    source = resolve(name_or_path, root=root)
+    return WHOLE if source.info.domains or set(source.files) == {WHOLE} else "test"
+
+
 def _of_table(info: ImageSet, root: Path | None) -> Source:
     if info.name == "digits":
         return Source(info, "scikit-learn", "scikit-learn")
@@ -131,11 +137,16 @@ def _of_folder(path: Path) -> Source:
         return Source(_unknown(path.name), "parquet", str(path), files)
     folders = {split: (str(path / split),) for split in _SPLITS if (path / split).is_dir()} or {WHOLE: (str(path),)}
     classes = tuple(
-        sorted({each.name for (folder,) in folders.values() for each in Path(folder).iterdir() if each.is_dir()})
+        sorted({each.name for (folder,) in folders.values() for each in Path(folder).iterdir() if _is_class(each)})
     )
     if not classes:
         raise ValueError(f"{path} holds neither Parquet files nor class folders of images")
     return Source(_unknown(path.name, classes), "folder", str(path), folders)
+
+
+def _is_class(path: Path) -> bool:
+    """Hidden folders are of programs, such as `.ipynb_checkpoints`."""
+    return path.is_dir() and not path.name.startswith(".")
 
 
 def _unknown(name: str, classes: tuple[str, ...] = ()) -> ImageSet:

@@ -8,8 +8,14 @@ from torch import Tensor, nn
 
 from counterpoise.functional.reduction import IGNORE_INDEX
 from counterpoise.functional.transport import deep_mutual
-from counterpoise.objectives.models import call_for_logits, parameter_group, require_disjoint_parameters
+from counterpoise.objectives.models import (
+    call_for_logits,
+    parameter_group,
+    require_disjoint_parameters,
+    require_list,
+)
 from counterpoise.objectives.output import ObjectiveOutput
+from counterpoise.objectives.schedules import require_weight
 from counterpoise.objectives.supervised import evaluation_output
 
 
@@ -40,6 +46,8 @@ class DeepMutualLearning(nn.Module):
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
+        require_list(models, name="models")
+        require_weight(alpha)
         if len(models) < 2:
             raise ValueError(f"deep mutual learning needs at least two models, got {len(models)}")
         require_disjoint_parameters({f"models.{index}": model for index, model in enumerate(models)})

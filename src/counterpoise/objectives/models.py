@@ -20,6 +20,12 @@ def call_for_logits(model: nn.Module, inputs: Sequence[Any], named_inputs: Mappi
     )
 
 
+def require_list(models: Sequence[nn.Module], *, name: str) -> None:
+    """Refuse a single model: one that can be iterated, such as `nn.Sequential`, would be taken for its layers."""
+    if isinstance(models, nn.Module) and not isinstance(models, nn.ModuleList):
+        raise ValueError(f"{name} is one {type(models).__name__}, not a list of models; give a list: {name}=[...]")
+
+
 def require_disjoint_parameters(models: Mapping[str, nn.Module]) -> None:
     """Refuse models that share a parameter: it would receive the gradients of two losses and stand in two groups."""
     owners: dict[int, str] = {}

@@ -9,9 +9,14 @@ from torch import Tensor, nn
 
 from counterpoise.functional.reduction import IGNORE_INDEX
 from counterpoise.functional.transport import mutual_transport
-from counterpoise.objectives.models import call_for_logits, parameter_group, require_disjoint_parameters
+from counterpoise.objectives.models import (
+    call_for_logits,
+    parameter_group,
+    require_disjoint_parameters,
+    require_list,
+)
 from counterpoise.objectives.output import ObjectiveOutput
-from counterpoise.objectives.schedules import AlphaSchedule
+from counterpoise.objectives.schedules import AlphaSchedule, require_weight
 from counterpoise.objectives.supervised import evaluation_output
 
 
@@ -24,7 +29,7 @@ class MutualTransport(nn.Module):
     teaches the auxiliaries g_i. In evaluation, and without labels, only the primary runs; with labels, `.loss` is then
     its cross-entropy.
 
-    Do not clip the gradients of all parameters by one joint norm: that couples the models. Clip each group, or none.
+    Do not clip the gradients of all parameters by one joint norm: that couples the models. Clip each model, or none.
 
     Args:
         primary: the model to ship; returns logits `[..., K]`, or an object or mapping with `logits`.
@@ -55,6 +60,7 @@ class MutualTransport(nn.Module):
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
+        require_list(auxiliaries, name="auxiliaries")
         require_disjoint_parameters(
             {"primary": primary} | {f"auxiliaries.{index}": auxiliary for index, auxiliary in enumerate(auxiliaries)}
         )
@@ -71,6 +77,8 @@ class MutualTransport(nn.Module):
 
     @alpha.setter
     def alpha(self, alpha: float | AlphaSchedule) -> None:
+        if not callable(alpha):
+            require_weight(alpha)
         self.schedule = alpha
         self.set_progress(0.0)
 

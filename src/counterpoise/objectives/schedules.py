@@ -1,10 +1,17 @@
 """Alpha as a plain function of training progress, from 0.0 at the first step to 1.0 at the last."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 
 AlphaSchedule = Callable[[float], float]
 """Maps progress in [0, 1] to alpha."""
+
+
+def require_weight(alpha: float) -> None:
+    """Refuse an alpha that is negative, infinite or NaN."""
+    if not 0 <= alpha < math.inf:
+        raise ValueError(f"alpha must be a finite number of at least 0, got {alpha}")
 
 
 def linear_warmup(alpha: float, *, fraction: float) -> AlphaSchedule:
@@ -14,6 +21,7 @@ def linear_warmup(alpha: float, *, fraction: float) -> AlphaSchedule:
     >>> schedule(0.0), schedule(0.25), schedule(0.5), schedule(1.0)
     (0.0, 0.4, 0.8, 0.8)
     """
+    require_weight(alpha)
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction must be in (0, 1], got {fraction}")
     return partial(_ramp, alpha, fraction)

@@ -34,7 +34,7 @@ class DataOptions:
     """What is trained on."""
 
     name: str = "cifar10"
-    """Data set: a name such as cifar10 or digits, a Parquet file or folder, an image folder, or a hub id."""
+    """Data set with the splits train and test: a name such as digits, a folder of Parquet or of images, or a hub id."""
     domain: str | None = None
     """Domain that is left out of training and tested on, for sets that have domains."""
     held_out: int | float = 5000
@@ -50,7 +50,7 @@ class DataOptions:
     flip: bool = True
     """Mirror every other image, by chance."""
     limit: int | None = None
-    """Use only the first so many training images, for a trial."""
+    """Use only the first N training images, for a trial."""
     spread: bool = False
     """Take the images that limits leave evenly from the whole set instead, where it is stored class by class."""
     size: int | None = None
@@ -80,7 +80,7 @@ class OptimizerOptions:
     warmup: float = 0.0
     """Epochs over which `lr` grows linearly from zero."""
     clip: float | None = None
-    """Largest norm of the gradients of each parameter group; None for no clipping."""
+    """Largest norm of the gradients of each model; None for no clipping."""
 
 
 @dataclass(frozen=True)
@@ -132,15 +132,15 @@ class EvaluationOptions:
     """What is predicted and measured after training."""
 
     ood: tuple[str, ...] = ()
-    """Data sets of foreign images."""
+    """Data sets of foreign images, by name or path; those that are not divided into splits are taken whole."""
     corruptions: tuple[str, ...] = ()
     """CIFAR-C-style corruptions of the test images, by name; `standard` for the usual 15, `all` for 19."""
     severities: tuple[int, ...] = (1, 2, 3, 4, 5)
     """Severities of the corruptions."""
     corrupted_images: int | None = None
-    """Corrupt only the first so many test images; None for all."""
+    """Corrupt only the first N test images; None for all."""
     images: int | None = None
-    """Predict only the first so many images of each set, for a trial; None for all."""
+    """Predict only the first N images of each set, for a trial; None for all."""
     batch: int = 500
     """Images that are predicted at a time."""
 
@@ -177,7 +177,9 @@ class Recipe:
     @property
     def digest(self) -> str:
         """SHA-256 of the configuration; runs with the same digest are the same experiment."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        # As it is read back, with a float wherever one is declared: 1 and 1.0 are the same value.
+        read_back = Recipe.from_json(self.to_json())
+        return hashlib.sha256(read_back.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
         """Strict JSON."""

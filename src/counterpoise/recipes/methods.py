@@ -3,6 +3,7 @@
 A new loss joins with one line here (see CONTRIBUTING.md). `METHODS[name].build(models, **choice)` makes the objective.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,6 +51,7 @@ class Method:
         members: how many such trainings make one result; their probabilities are averaged.
         prunes: whether training leaves out its least confident samples, as DTDP does.
         besides: hyper-parameters that are not tuned unless somebody names them, with their usual values.
+        bounds: half-open intervals `[low, high)` that values must lie in; `[0, inf)` where none is given.
     """
 
     title: str
@@ -60,6 +62,7 @@ class Method:
     members: int = 1
     prunes: bool = False
     besides: Mapping[str, float] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def choice(self, hyper: Mapping[str, float]) -> dict[str, float]:
         """One value of each hyper-parameter: the one given, the middle of the values to try, or the usual one.
@@ -71,6 +74,11 @@ class Method:
         if unknown := sorted(set(hyper) - set(usual)):
             takes = ", ".join(usual) or "none"
             raise ValueError(f"{self.title} has no hyper-parameter {', '.join(unknown)}; it has {takes}")
+        for name, value in hyper.items():
+            low, high = self.bounds.get(name, (0.0, math.inf))
+            if not (low <= value < high and math.isfinite(value)):
+                top = "finite" if high == math.inf else f"below {high:g}"
+                raise ValueError(f"{self.title}: hyper.{name} must be at least {low:g} and {top}, got {value}")
         return usual | dict(hyper)
 
 
@@ -126,7 +134,14 @@ _CONSTANT_ALPHA = {"alpha_warmup": 0.0}
 
 METHODS: dict[str, Method] = {
     "ce": Method("Cross-entropy", 1, _loss(cross_entropy), {}, PAPER),
-    "ls": Method("Label smoothing", 1, _loss(label_smoothing), {"smoothing": (0.05, 0.1)}, USUAL),
+    "ls": Method(
+        "Label smoothing",
+        1,
+        _loss(label_smoothing),
+        {"smoothing": (0.05, 0.1)},
+        USUAL,
+        bounds={"smoothing": (0.0, 1.0)},
+    ),
     "er": Method("Entropy regularisation", 1, _loss(entropy_regularised), {"beta": (0.05, 0.1, 0.2)}, USUAL),
     "dca": Method("DCA", 1, _loss_made_by(_dca), {"beta": (0.5, 1.0, 5.0, 10.0)}, PAPER),
     "mmce": Method("MMCE", 1, _loss_made_by(_mmce), {"weight": (1.0, 2.0, 3.0, 4.0)}, PAPER),

@@ -1,6 +1,7 @@
 """The numbers that figures draw and tables list, computed from `Scores` in one place."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from counterpoise.functional.intervals import wilson_interval
@@ -41,6 +42,11 @@ def reliability_bins(table: BinTable, *, level: float) -> list[ReliabilityBin]:
     return rows
 
 
+def largest_share(models: Sequence[Scores]) -> float:
+    """The largest share of samples in one bin of any of the models."""
+    return max(max(model.top_label.count) / sum(model.top_label.count) for model in models)
+
+
 @dataclass(frozen=True)
 class ClassRow:
     """Calibration of one class."""
@@ -72,6 +78,11 @@ def worst_classes(scores: Scores, *, most: int = WORST_CLASSES) -> list[ClassRow
         for index in range(scores.classes)
     ]
     return sorted(rows, key=lambda row: (-row.low, -row.ece))[:most]
+
+
+def largest_class_error(models: Sequence[Scores]) -> float:
+    """The largest calibration error, upper limit or noise floor of the worst classes of any of the models."""
+    return max(max(row.ece, row.high, row.floor) for model in models for row in worst_classes(model))
 
 
 def class_name(scores: Scores, index: int) -> str:

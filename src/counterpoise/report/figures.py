@@ -7,7 +7,7 @@ be read back from the figure.
 import io
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -18,14 +18,22 @@ require("matplotlib", extra="report", purpose="drawing figures")
 
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.ticker import PercentFormatter  # noqa: E402
+from matplotlib.ticker import FuncFormatter  # noqa: E402
 
 from counterpoise._text import shown  # noqa: E402
 from counterpoise.functional.detection import DEFAULT_TPR  # noqa: E402
 from counterpoise.metrics.estimates import Key  # noqa: E402
 from counterpoise.metrics.scores import BinTable, RankingScores, Scores  # noqa: E402
 from counterpoise.metrics.selective import DEFAULT_RISK, operating_point  # noqa: E402
-from counterpoise.report.data import box_of, name_of, reliability_bins, severities, worst_classes  # noqa: E402
+from counterpoise.report.data import (  # noqa: E402
+    box_of,
+    largest_class_error,
+    largest_share,
+    name_of,
+    reliability_bins,
+    severities,
+    worst_classes,
+)
 from counterpoise.report.style import LIGHT, Theme, line, marker, themed  # noqa: E402
 
 OneOrMore = Scores | Sequence[Scores]
@@ -35,18 +43,20 @@ _MOST_OF_TITLE = 32
 _FORMATS = (".png", ".svg", ".pdf")
 
 
-def reliability(scores: OneOrMore, *, theme: Theme = LIGHT) -> Figure:
+def reliability(scores: OneOrMore, *, share_limit: float | None = None, theme: Theme = LIGHT) -> Figure:
     """Accuracy against confidence with the interval of each bin, above a histogram of confidences; models side by side.
 
-    The lines through the histogram are the average confidence and the accuracy: their distance is the mean gap.
+    The lines through the histogram are the average confidence and the accuracy: their distance is the mean gap. All
+    histograms end at `share_limit`, the largest share of samples in a bin; by default, that of these models.
     """
     models = _as_list(scores)
+    limit = largest_share(models) if share_limit is None else share_limit
     with themed(theme):
         figure = Figure(figsize=(_PANEL_INCHES * len(models), 5.5), layout="constrained")
         panels = figure.subplots(2, len(models), sharex=True, squeeze=False, height_ratios=(3, 1))
         for column, model in enumerate(models):
             _diagram(panels[0, column], model.top_label, level=model.level, theme=theme)
-            _histogram(panels[1, column], model, theme=theme)
+            _histogram(panels[1, column], model, limit=limit, theme=theme)
             panels[0, column].set_title(shown(name_of(model), most=_MOST_OF_TITLE))
         panels[0, 0].set_ylabel("accuracy")
         panels[1, 0].set_ylabel("samples")
@@ -71,8 +81,11 @@ def recalibration(scores: Scores, *, theme: Theme = LIGHT) -> Figure:
         return figure
 
 
-def classwise(scores: Scores, *, theme: Theme = LIGHT) -> Figure:
-    """Calibration error of the worst classes, with intervals and with the noise floor as a tick."""
+def classwise(scores: Scores, *, error_limit: float | None = None, theme: Theme = LIGHT) -> Figure:
+    """Calibration error of the worst classes, with intervals and with the noise floor as a tick.
+
+    The axis ends at `error_limit`, the largest error that is drawn; by default, that of this model.
+    """
     rows = worst_classes(scores)
     with themed(theme):
         figure = Figure(figsize=(_PANEL_INCHES, 1.3 + 0.3 * len(rows)), layout="constrained")
@@ -90,7 +103,7 @@ def classwise(scores: Scores, *, theme: Theme = LIGHT) -> Figure:
         )
         axes.set_yticks(places, [shown(row.name) for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlim(left=0)
+        _from_zero(axes.set_xlim, 100 * (largest_class_error([scores]) if error_limit is None else error_limit))
         axes.grid(visible=False, axis="y")
         axes.set(xlabel="calibration error, %")
         # Over the figure: the names of classes may leave too little room above the axes.
@@ -241,7 +254,7 @@ def _accuracy_points(axes: Axes, table: BinTable, *, level: float, theme: Theme,
     axes.plot(x, y, marker(index), color=colour, markersize=5, clip_on=False, gid="accuracy", label=label or None)
 
 
-def _histogram(axes: Axes, scores: Scores, *, theme: Theme) -> None:
+def _histogram(axes: Axes, scores: Scores, *, limit: float, theme: Theme) -> None:
     bins = reliability_bins(scores.top_label, level=scores.level)
     axes.bar(
         [row.lower for row in bins], [row.share for row in bins], width=[row.upper - row.lower for row in bins],
@@ -258,6 +271,7 @@ def _histogram(axes: Axes, scores: Scores, *, theme: Theme) -> None:
         label=f"average confidence {confidence:.1%}",
     )
     axes.set(xlabel="confidence", xlim=(0, 1))
+    _from_zero(axes.set_ylim, limit)
     _percent(axes)
     # Below the axis: inside, bars and lines would run through the words.
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5), ncols=2, columnspacing=1.2, handlelength=1.6)
@@ -291,7 +305,17 @@ def _perfect(axes: Axes, theme: Theme) -> None:
 
 def _percent(axes: Axes) -> None:
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+        # As many decimals as a tick needs: rounded to whole percent, ticks of a short axis would share a label.
+        axis.set_major_formatter(FuncFormatter(_percent_text))
+
+
+def _percent_text(value: float, _: int | None = None) -> str:
+    return f"{100 * value:.6g}%"
+
+
+def _from_zero(set_limits: Callable[[float, float], object], largest: float) -> None:
+    # Where all is 0, an axis still needs a length.
+    set_limits(0, 1.05 * largest or 1.0)
 
 
 def _unit_square(axes: Axes) -> None:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.selective import DEFAULT_RISK
 from counterpoise.report import figures
-from counterpoise.report.data import severities
+from counterpoise.report.data import largest_class_error, severities
 from counterpoise.report.numbers import foreign_sets
 
 FORMATS = ("png", "svg")
@@ -37,8 +37,9 @@ def drawn(evaluation: Evaluation, *, risk: float) -> dict[str, Figure]:
     for number, name in enumerate(foreign_sets(evaluation), start=1):
         having = [model for model in models if name in model.ood]
         found[f"ood_{number}_{_slug(name)}"] = figures.detection(having, ood=name)
+    error_limit = largest_class_error(models)
     for number, model in enumerate(models, start=1):
-        found[f"classwise_{number}_{_slug(model.source.name)}"] = figures.classwise(model)
+        found[f"classwise_{number}_{_slug(model.source.name)}"] = figures.classwise(model, error_limit=error_limit)
         if model.recalibration is not None:
             found[f"temperature_{number}_{_slug(model.source.name)}"] = figures.recalibration(model)
     having = [model for model in models if len(severities(model)) > 1]

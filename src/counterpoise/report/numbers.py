@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
-from counterpoise.metrics.scores import RankingScores, Scores
+from counterpoise.metrics.scores import GroupScores, RankingScores, Scores
 from counterpoise.report.data import (
     name_of,
     other_groups,
@@ -20,6 +20,10 @@ _STEPS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 _GROUP_KEYS = (Key.ACCURACY, Key.NLL, Key.MEAN_GAP, Key.ECE)
 Pick = Callable[[Scores], dict[Key, Estimate]]
+CsvRow = tuple[str | float | None, ...]
+
+_NO_INTERVAL = (math.nan, math.nan, None, None)
+"""Low, high, noise floor and error bound of what has none."""
 
 
 def sections(evaluation: Evaluation) -> list[tuple[str, str | None, Pick]]:
@@ -208,14 +212,57 @@ def group_table(scores: Scores) -> Table | None:
     return table("Groups", ("group", "samples", *map(measure_title, _GROUP_KEYS)), rows) if rows else None
 
 
-def estimates_csv(evaluation: Evaluation) -> str:
-    """Every estimate as a row of CSV, in the measures' own units."""
-    rows: list[tuple[str | float | None, ...]] = []
+def titled(source: Table, scores: Scores) -> Table:
+    """The table with the model's name in its title."""
+    return Table(f"{source.title}: {name_of(scores)}", source.columns, source.rows)
+
+
+def all_tables(evaluation: Evaluation) -> list[Table]:
+    """All measures, paired differences, and for each model its temperature trial, corruptions and groups."""
+    found = [summary(evaluation), paired_differences(evaluation)]
     for model in evaluation.models:
+        own = (recalibration_table(model), severity_table(model), group_table(model))
+        found += [titled(table, model) for table in own if table is not None]
+    return [table for table in found if table is not None]
+
+
+def estimates_csv(evaluation: Evaluation) -> str:
+    """Every estimate as a row of CSV, in the measures' own units.
+
+    First the measures of each model, then its groups and its temperature trial, then the paired differences: in the
+    section `..., minus A`, the row of model B holds B minus A.
+    """
+    models = evaluation.models
+    rows: list[CsvRow] = []
+    for model in models:
         for title, _, pick in sections(evaluation):
-            for key, e in pick(model).items():
-                rows.append((model.source.name, title, str(key), e.value, e.low, e.high, e.floor, e.error_bound))
+            rows += _csv_rows(model, title, pick(model))
+    for model in models:
+        for group in model.groups:
+            rows += _csv_rows(model, f"Group: {_group_name(group)}", group.estimates)
+        if (tried := model.recalibration) is not None:
+            rows.append((model.source.name, "Temperature scaling", "temperature", tried.temperature, *_NO_INTERVAL))
+            rows += _csv_rows(model, "Temperature scaling, before", tried.before)
+            rows += _csv_rows(model, "Temperature scaling, after", tried.after)
+    for difference in [] if evaluation.comparison is None else evaluation.comparison.differences:
+        first, second = models[difference.first], models[difference.second]
+        for title, ood, pick in sections(evaluation):
+            found = difference.estimates if ood is None else difference.ood.get(ood, {})
+            own = {key: found[key] for key in pick(first) if key in found}
+            rows += _csv_rows(second, f"{title}, minus {name_of(first)}", own)
     return as_csv(("model", "section", "measure", "value", "low", "high", "noise_floor", "error_bound"), rows)
+
+
+def _csv_rows(scores: Scores, section: str, estimates: dict[Key, Estimate]) -> list[CsvRow]:
+    return [
+        (scores.source.name, section, str(key), e.value, e.low, e.high, e.floor, e.error_bound)
+        for key, e in estimates.items()
+    ]
+
+
+def _group_name(group: GroupScores) -> str:
+    severity = None if group.severity is None else f"severity {group.severity}"
+    return ", ".join(filter(None, (group.domain, group.corruption, severity))) or "not stated"
 
 
 def measure_title(key: Key) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -14,7 +15,7 @@ from counterpoise.metrics.scores import Scores, Source
 from counterpoise.metrics.selective import DEFAULT_RISK
 from counterpoise.metrics.table import verdict
 from counterpoise.report import figures, numbers
-from counterpoise.report.data import name_of, severities
+from counterpoise.report.data import largest_class_error, largest_share, name_of, severities
 from counterpoise.report.html import data_uri, layout
 from counterpoise.report.sentences import (
     accuracy_sentence,
@@ -131,10 +132,10 @@ def _reliability_section(models: list[Scores]) -> Section:
         "dashed line, confidence is honest; below it, the model claims too much. Underneath, how many samples have "
         "that confidence."
     )
+    # Side by side, pictures are compared by eye: one scale for all of them.
+    draw = partial(figures.reliability, share_limit=largest_share(models))
     pictures = [
-        _picture(
-            figures.reliability, model, f"Reliability diagram of {name_of(model)}", [numbers.reliability_table(model)]
-        )
+        _picture(draw, model, f"Reliability diagram of {name_of(model)}", [numbers.reliability_table(model)])
         for model in models
     ]
     return Section("Does confidence match accuracy?", [text], [], pictures)
@@ -142,9 +143,10 @@ def _reliability_section(models: list[Scores]) -> Section:
 
 def _class_section(models: list[Scores]) -> Section:
     text = [_of(model, worst_classes_sentence(model), models) for model in models]
+    draw = partial(figures.classwise, error_limit=largest_class_error(models))
     pictures = [
         _picture(
-            figures.classwise,
+            draw,
             model,
             f"Calibration error of the worst classes of {name_of(model)}",
             [numbers.class_table(model, most=LISTED_CLASSES)],
@@ -163,7 +165,7 @@ def _selective_section(models: list[Scores], *, risk: float) -> Section:
     picture = _both(
         lambda theme: figures.risk_coverage(models, risk=risk, theme=theme),
         "Risk-coverage curves",
-        [_titled(numbers.risk_table(model), model) for model in models],
+        [numbers.titled(numbers.risk_table(model), model) for model in models],
     )
     return Section("What if it may say “I don't know”?", text, [], [picture])
 
@@ -192,7 +194,7 @@ def _detection_section(evaluation: Evaluation) -> Section:
         _both(
             lambda theme: figures.detection(models, theme=theme),
             "True against false positive rate of telling right from wrong predictions",
-            [_titled(numbers.rates_table(model.misclassification), model) for model in models],
+            [numbers.titled(numbers.rates_table(model.misclassification), model) for model in models],
         )
     ]
     for name in numbers.foreign_sets(evaluation):
@@ -209,7 +211,7 @@ def _foreign_picture(models: list[Scores], name: str) -> Picture:
     return _both(
         lambda theme: figures.detection(models, ood=name, theme=theme),
         f"True against false positive rate of telling in-distribution samples from {name}",
-        [_titled(numbers.rates_table(model.ood[name]), model) for model in models],
+        [numbers.titled(numbers.rates_table(model.ood[name]), model) for model in models],
     )
 
 
@@ -231,7 +233,7 @@ def _severity_section(models: list[Scores]) -> Section | None:
     having = [model for model in models if len(severities(model)) > 1]
     if not having:
         return None
-    tables = [_titled(table, model) for model in having if (table := numbers.severity_table(model)) is not None]
+    tables = [numbers.titled(table, model) for model in having if (table := numbers.severity_table(model)) is not None]
     picture = _both(
         lambda theme: figures.severity(having, theme=theme),
         "Calibration error over the corruptions, by severity",
@@ -244,7 +246,7 @@ def _severity_section(models: list[Scores]) -> Section | None:
 
 
 def _group_section(models: list[Scores]) -> Section | None:
-    tables = [_titled(table, model) for model in models if (table := numbers.group_table(model)) is not None]
+    tables = [numbers.titled(table, model) for model in models if (table := numbers.group_table(model)) is not None]
     return Section("Group by group", [], tables, []) if tables else None
 
 
@@ -258,10 +260,6 @@ def _picture(draw: Callable[..., Figure], scores: Scores, alt: str, tables: list
 
 def _both(draw: Callable[[Theme], Figure], alt: str, tables: list[Table]) -> Picture:
     return Picture(data_uri(draw(LIGHT)), data_uri(draw(DARK)), alt, tables)
-
-
-def _titled(source: Table, scores: Scores) -> Table:
-    return Table(f"{source.title}: {name_of(scores)}", source.columns, source.rows)
 
 
 def _provenance(source: Source) -> list[tuple[str, str]]:

@@ -46,14 +46,26 @@ def temperature_sentence(tried: Recalibration) -> str:
 
 
 def worst_classes_sentence(scores: Scores) -> str:
-    """The classes whose error is likely more than noise, and how many of them noise alone would give."""
+    """The classes whose error is likely more than noise, and how many there are.
+
+    How many noise alone would give is not said: where a class has few hits, far more than `(1 - level) / 2` of the
+    intervals begin above 0.
+    """
     clear = [row for row in worst_classes(scores, most=scores.classes) if row.low > 0 and row.ece > row.floor]
     if not clear:
         return "No class has a calibration error that is clearly more than noise."
-    listed = ", ".join(f"{row.name} ({row.ece:.2%}, {row.low:.2%} to {row.high:.2%})" for row in clear[:3])
-    # Each interval by itself has a chance of (1 - level) / 2 to begin above 0; of many classes some always do.
-    chance = scores.classes * (1 - scores.level) / 2
+    listed = "; ".join(f"{_class(row.name)}: {row.ece:.2%} ({row.low:.2%} to {row.high:.2%})" for row in clear[:3])
+    verb = "is" if len(clear) == 1 else "are"
     return (
-        f"Worst calibrated: {listed}. The intervals of {len(clear):,} of {scores.classes:,} classes lie above 0; with "
-        f"perfect calibration about {chance:.2g} would."
+        f"Worst calibrated {verb} {listed}. The intervals of {len(clear):,} of {scores.classes:,} classes lie above 0; "
+        "each is for its class alone, and of many classes some lie above 0 by chance."
     )
+
+
+def _class(name: str) -> str:
+    """A class in a sentence, where a number by itself would read as an amount.
+
+    >>> _class("9"), _class("cat")
+    ('class 9', 'cat')
+    """
+    return name if any(character.isalpha() for character in name) else f"class {name}"

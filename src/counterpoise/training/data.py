@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import lightning as L  # noqa: N812
 import torch
 from torch import Tensor
 
@@ -14,8 +13,10 @@ from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
 from counterpoise.data.images import Images, hold_out, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
+from counterpoise.data.rows import read_rows
+from counterpoise.data.sources import foreign_split, resolve
 from counterpoise.data.stream import StreamLoader, sample_ids
-from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
 
 Loader = MemoryLoader | StreamLoader
@@ -134,8 +135,18 @@ def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) 
 def _own_images(recipe: Recipe, split: str, *, root: Path | None, limit: int | None) -> Images:
     options, ids = recipe.data, None
     if options.spread and limit is not None:
-        ids = _limited(sample_ids(options.name, split, root=root, domain=options.domain), limit, spread=True)
+        ids = _limited(_stored_ids(options, split, root=root), limit, spread=True)
     return load_images(options.name, split, root=root, domain=options.domain, ids=ids, limit=limit, size=options.size)
+
+
+def _stored_ids(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
+    """Row numbers of a split, int64 `[n]`."""
+    source = resolve(options.name, root=root)
+    if source.kind == "scikit-learn":
+        return load_images(options.name, split).ids
+    if source.kind == "folder":
+        return torch.arange(read_rows(source, split).total)
+    return sample_ids(options.name, split, root=root, domain=options.domain)
 
 
 def _limited(ids: Tensor, limit: int | None, *, spread: bool) -> Tensor:
@@ -150,17 +161,18 @@ def _limited(ids: Tensor, limit: int | None, *, spread: bool) -> Tensor:
 
 
 def _foreign_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:
-    return load_images(name, "test", root=root, limit=limit, size=recipe.data.size)
+    split = foreign_split(name, root=root)
+    return load_images(name, split, root=root, limit=limit, size=recipe.data.size)
 
 
 def require_same_kind(images: Images, *, shape: tuple[int, ...], classes: tuple[str, ...] | None) -> None:
     """Refuse images of another shape or, unless they are foreign (None), of other classes than the model's."""
     found = images.pixels.shape[1:]
     if found != shape:
-        raise ValueError(
-            f"{images.name} has images of {list(found)}, the model was trained on {list(shape)}; resize them with a "
-            "size, or use another set"
-        )
+        remedy = "resize them with --size (of a recipe: data.size), or use another set"
+        if found[0] != shape[0]:
+            remedy = f"use a set whose images have {shape[0]} channel{'s' if shape[0] > 1 else ''}"
+        raise ValueError(f"{images.name} has images of {list(found)}, the model was trained on {list(shape)}; {remedy}")
     if classes is not None and images.classes != classes:
         raise ValueError(
             f"{images.name} has other classes than the model ({', '.join(images.classes[:3])}, ... and "
@@ -195,40 +207,3 @@ def keep_split(path: Path, held_out: Tensor) -> None:
             raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
         return
     write_text(path, json.dumps({"held_out": rows}))
-
-
-class RunDataModule(L.LightningDataModule):
-    """Gives the engine each rank's share."""
-
-    def __init__(self, data: RunData, *, evaluation_batch: int, seed: int) -> None:
-        super().__init__()
-        self.data = data
-        self.evaluation_batch = evaluation_batch
-        self.seed = seed
-
-    def setup(self, stage: str) -> None:
-        """Make the loader before checkpoints are loaded into it and into what watches it."""
-        assert self.trainer is not None
-        self.training = self.data.training(self.seed, self.trainer.global_rank, self.trainer.world_size)
-        if not len(self.training):
-            raise ValueError("an epoch has no step: the training images do not fill a batch")
-        self.training.to(self.trainer.strategy.root_device)
-
-    def train_dataloader(self) -> Loader:
-        """Shuffled and augmented batches."""
-        return self.training
-
-    def val_dataloader(self) -> MemoryLoader:
-        """The held-out images as they are; no rank sees one twice."""
-        assert self.trainer is not None
-        return MemoryLoader(
-            self.data.validation,
-            batch=self.evaluation_batch,
-            seed=self.seed,
-            augmentation=None,
-            shuffle=False,
-            drop_last=False,
-            rank=self.trainer.global_rank,
-            world=self.trainer.world_size,
-            device=self.trainer.strategy.root_device,
-        )

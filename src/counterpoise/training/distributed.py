@@ -85,14 +85,14 @@ def shard(objective: nn.Module, mesh: DeviceMesh) -> None:
     from torch.distributed.fsdp import fully_shard
 
     data_parallel = mesh["data_parallel"]
-    for model in _models(objective):
+    for model in models_of(objective):
         for child in model.children():
             if any(parameter.requires_grad for parameter in child.parameters()):
                 fully_shard(child, mesh=data_parallel)
         fully_shard(model, mesh=data_parallel)
 
 
-def _models(objective: nn.Module) -> list[nn.Module]:
+def models_of(objective: nn.Module) -> list[nn.Module]:
     """The models of an objective: its children, and those in its module lists."""
     models: list[nn.Module] = []
     for child in objective.children():

@@ -19,8 +19,10 @@ from counterpoise.recipes.config import LARGER_IS_BETTER, EngineOptions, Kernels
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.arithmetic import WidenedBfloat16, kernels_of
 from counterpoise.training.averaging import KeepAverage
-from counterpoise.training.checkpoints import Entry, KeepCheckpoints, VerifiedCheckpointIO
-from counterpoise.training.data import RunData, RunDataModule
+from counterpoise.training.checkpoints import Entry
+from counterpoise.training.data import RunData
+from counterpoise.training.datamodule import RunDataModule
+from counterpoise.training.devices import visible_devices
 from counterpoise.training.distributed import is_first_process, leave_group_at_exit, world_size
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.loggers import build_logger, finish_loggers
@@ -29,6 +31,7 @@ from counterpoise.training.module import ObjectiveModule
 from counterpoise.training.progress import progress_callback
 from counterpoise.training.pruning import PruneSamples
 from counterpoise.training.random_state import KeepRandomState
+from counterpoise.training.saving import KeepCheckpoints, VerifiedCheckpointIO
 
 _FLAGS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _LOG_STEPS = 50
@@ -157,8 +160,20 @@ def kernels(engine: EngineOptions) -> Kernels:
 def device_type(engine: EngineOptions) -> str:
     """Such as `cpu` or `cuda`."""
     if engine.accelerator == "auto":
-        return torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"  # type: ignore[union-attr]
-    return {"gpu": "cuda"}.get(engine.accelerator, engine.accelerator)
+        return visible_devices()[-1].partition(":")[0]
+    # Lightning's name for Apple's GPU too.
+    gpu = "mps" if torch.backends.mps.is_available() else "cuda"
+    return {"gpu": gpu}.get(engine.accelerator, engine.accelerator)
+
+
+def require_devices(engine: EngineOptions) -> None:
+    """Refuse to train on devices that are not there."""
+    kind, there = device_type(engine), visible_devices()
+    if kind != "cpu" and sum(name.startswith(f"{kind}:") for name in there) < engine.devices:
+        raise ValueError(
+            f"engine.accelerator {engine.accelerator} with engine.devices {engine.devices} needs as many {kind} "
+            f"devices; torch sees {', '.join(there)} here; choose fewer, or engine.accelerator cpu"
+        )
 
 
 def _silence() -> None:

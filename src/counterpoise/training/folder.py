@@ -159,7 +159,10 @@ def in_use(folder: RunFolder) -> Iterator[None]:
 def require_new(folder: RunFolder) -> None:
     """Refuse a folder that holds a run already."""
     if folder.config.exists():
-        raise ValueError(f"{folder.path} holds a run already; `counterpoise resume {folder.path}` continues it")
+        raise ValueError(
+            f"{folder.path} holds a run already; `counterpoise resume {folder.path}` continues it, "
+            "or choose another --out"
+        )
 
 
 def start(folder: RunFolder, recipe: Recipe, conditions: Conditions) -> None:

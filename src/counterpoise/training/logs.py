@@ -15,7 +15,8 @@ from torch import Tensor
 
 from counterpoise._files import replacing
 from counterpoise.training.distributed import is_first_rank, world_size
-from counterpoise.training.module import MEASURES, REMEDY, ObjectiveModule
+from counterpoise.training.measures import MEASURES
+from counterpoise.training.module import REMEDY, ObjectiveModule
 
 STEP_COLUMNS = ("step", "epoch", "loss", "loss_hex", "lr")
 EPOCH_COLUMNS = (

@@ -1,9 +1,11 @@
 """The LightningModule over any objective."""
 
 import math
+from itertools import groupby
 from typing import Any, Protocol, cast
 
 import lightning as L  # noqa: N812
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
@@ -12,12 +14,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from counterpoise.data.memory import Batch
 from counterpoise.metrics import Estimate, Key, Performance, Stream, TopLabelCalibration
 from counterpoise.objectives import MutualTransport, ObjectiveOutput
-from counterpoise.recipes.config import Measure, OptimizerOptions
-from counterpoise.training.distributed import average_buffers, shard, world_size
+from counterpoise.objectives.models import call_for_logits
+from counterpoise.recipes.config import OptimizerOptions
+from counterpoise.training.distributed import average_buffers, models_of, shard, world_size
+from counterpoise.training.measures import MEASURES
 from counterpoise.training.schedule import decay_factor, set_learning_rates
-
-MEASURES: dict[Measure, Key] = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
-"""What is measured on the validation images after every epoch."""
 
 REMEDY = "a lower optimizer.lr, a warmup or a clip may help"
 """What to do when training breaks down."""
@@ -90,21 +91,27 @@ class ObjectiveModule(L.LightningModule):
 
     def configure_optimizers(self) -> Optimizer:
         """SGD over the objective's groups."""
+        return SGD(self._groups(), lr=self.options.lr, **self._sgd_options())
+
+    def _groups(self) -> list[dict[str, Any]]:
         options = self.options
         if isinstance(self.objective, MutualTransport):
-            groups = self.objective.parameter_groups(lr=options.lr, auxiliary_lr=options.auxiliary_lr)
-        else:
-            groups = cast(Objective, self.objective).parameter_groups(lr=options.lr)
-        return SGD(
-            groups,
-            lr=options.lr,
-            momentum=options.momentum,
-            nesterov=options.nesterov,
-            weight_decay=options.weight_decay,
-        )
+            return self.objective.parameter_groups(lr=options.lr, auxiliary_lr=options.auxiliary_lr)
+        return cast(Objective, self.objective).parameter_groups(lr=options.lr)
+
+    def _sgd_options(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "momentum": options.momentum,
+            "nesterov": options.nesterov,
+            "weight_decay": options.weight_decay,
+        }
 
     def on_train_start(self) -> None:
         """Tell the loader which epoch it is in; one that was interrupted goes on, and has no start."""
+        # A checkpoint brings the options that it was saved with, which a recipe edited since then no longer has.
+        for group, given in zip(self.trainer.optimizers[0].param_groups, self._groups(), strict=True):
+            group |= self._sgd_options() | {"initial_lr": given["lr"]}
         self.on_train_epoch_start()
         # After the last batch of an epoch, whatever its number: epochs of pruned samples are shorter than the first.
         self.trainer.val_check_batch = float("inf")
@@ -138,10 +145,17 @@ class ObjectiveModule(L.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip each group by its own norm: one joint norm would couple the models."""
-        if self.options.clip is not None:
-            for group in optimizer.param_groups:
-                nn.utils.clip_grad_norm_(group["params"], self.options.clip)
+        """Clip each model by its own norm: one joint norm would couple the models."""
+        if self.options.clip is None:
+            return
+        owner = {
+            parameter: index
+            for index, model in enumerate(models_of(self.objective))
+            for parameter in model.parameters()
+        }
+        for group in optimizer.param_groups:
+            for _, parameters in groupby(group["params"], owner.get):
+                nn.utils.clip_grad_norm_(list(parameters), self.options.clip)
 
     def on_validation_epoch_start(self) -> None:
         """Forget the last epoch; every rank goes on with the same BatchNorm statistics."""
@@ -151,8 +165,11 @@ class ObjectiveModule(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add the predictions of the model that ships."""
+        # In float32 whatever the precision of training, as the predictions that are written.
+        with torch.autocast(self.device.type, enabled=False):
+            logits = call_for_logits(self.shipped, (batch.images,), {})
         # On the CPU, where every sum that they need is deterministic.
-        logits, labels = self.shipped(batch.images).float().cpu(), batch.labels.cpu()
+        logits, labels = logits.float().cpu(), batch.labels.cpu()
         if not (logits < math.inf).all():
             raise FloatingPointError(f"the model gives NaN or infinite logits after step {self.global_step}; {REMEDY}")
         for stream in self._streams.values():

@@ -1,7 +1,7 @@
 """The networks of a run: built from its recipe, read back from its folder, and described in the files they leave."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from counterpoise._files import read_safetensors
 from counterpoise.data.images import Images
 from counterpoise.export import describe, load_safetensors
 from counterpoise.models import build_model
+from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import Header
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
@@ -30,7 +31,7 @@ class Members(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The logits of every member."""
-        return torch.stack([model(images) for model in self.models], dim=1)
+        return torch.stack([call_for_logits(model, (images,), {}) for model in self.models], dim=1)
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def load_run(folder: str | Path, *, models: ModelFactory | None = None, member: 
             raise ValueError(f"{part.primary} is not there yet: `counterpoise resume {run.path}` trains on")
     metadata, _ = read_safetensors(folders[0].primary)
     classes = tuple(json.loads(metadata["class_names"]))
-    channels, size = int(metadata["channels"]), int(metadata["size"])
+    channels, height, width = image_shape(metadata)
     models = models or recipe_models(recipe, classes=len(classes), channels=channels)
     trained = []
     for part in folders:
@@ -106,7 +107,7 @@ def load_run(folder: str | Path, *, models: ModelFactory | None = None, member: 
         recipe=recipe,
         model=trained[0] if len(trained) == 1 else Members(trained),
         classes=classes,
-        shape=(channels, size, size),
+        shape=(channels, height, width),
         mean=tuple(json.loads(metadata["mean"])),
         std=tuple(json.loads(metadata["std"])),
         metadata=metadata,
@@ -126,15 +127,26 @@ def header_of(trained: Trained) -> Header:
     )
 
 
+def image_shape(metadata: Mapping[str, str]) -> tuple[int, int, int]:
+    """Channels, height and width of the images of a model, by the metadata of its file.
+
+    >>> image_shape({"channels": "3", "size": "32"}), image_shape({"channels": "1", "size": "8x12"})
+    ((3, 32, 32), (1, 8, 12))
+    """
+    height, _, width = metadata["size"].partition("x")
+    return int(metadata["channels"]), int(height), int(width or height)
+
+
 def metadata_of(recipe: Recipe, images: Images) -> dict[str, str]:
     """What somebody who loads the weights must know: the network, its classes, and how images are normalised."""
+    channels, height, width = images.pixels.shape[1:]
     return {
         "format": "counterpoise.primary",
         "model": recipe.primary.name,
         "width": str(recipe.primary.width),
         "small_images": str(recipe.primary.small_images).lower(),
         "method": recipe.method,
-        "channels": str(images.pixels.shape[1]),
-        "size": str(images.pixels.shape[-1]),
+        "channels": str(channels),
+        "size": str(height) if height == width else f"{height}x{width}",
         "config_digest": recipe.digest,
     } | describe(class_names=images.classes, mean=images.mean, std=images.std)

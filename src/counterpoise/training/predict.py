@@ -14,13 +14,14 @@ from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.metrics import Estimate, Key, Performance, Stream, TopLabelCalibration
 from counterpoise.metrics.comparison import Evaluation
+from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.predictions.digest import digest_path
 from counterpoise.recipes.config import EvaluationOptions, corruption_names
 from counterpoise.scoring.rows import RowKinds, checked
 from counterpoise.training.data import RunData, require_same_kind
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.module import MEASURES
+from counterpoise.training.measures import MEASURES
 from counterpoise.training.networks import Trained, header_of
 
 FOREIGN_PREFIX = "ood_"
@@ -101,7 +102,7 @@ def predict(
             )
             for batch in loader:
                 with torch.inference_mode():
-                    logits = model(batch.images)
+                    logits = call_for_logits(model, (batch.images,), {})
                 rows = len(logits)
                 writer.append(
                     Predictions.of(

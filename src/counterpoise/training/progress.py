@@ -43,13 +43,16 @@ class Bar(RichProgressBar):
 
     def __init__(self) -> None:
         super().__init__(refresh_rate=_REFRESH)
+        self._shown: dict[str, str] = {}
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         """The loss now, and the last validation's NLL."""
         assert isinstance(pl_module, ObjectiveModule)
         loss, validation = pl_module.latest.loss, pl_module.validation
-        shown = {} if loss is None else {"loss": f"{loss.item():.3f}"}
-        return shown | ({"nll": f"{validation['nll']:.3f}"} if validation else {})
+        # To fetch it from a device is to wait for the step, so only when the bar is drawn anew.
+        if loss is not None and (not self._shown or trainer.global_step % _REFRESH == 0):
+            self._shown = {"loss": f"{loss.item():.3f}"}
+        return self._shown | ({"nll": f"{validation['nll']:.3f}"} if validation else {})
 
     def configure_columns(self, trainer: L.Trainer) -> list[Any]:
         """Epoch, a short bar, steps and times; the measures come behind them."""

@@ -14,7 +14,7 @@ from counterpoise.recipes.methods import METHODS
 from counterpoise.training.checkpoints import newest_intact, read_manifest, remove_strays, write_manifest
 from counterpoise.training.data import RunData, keep_split, named_data, require_evaluable
 from counterpoise.training.distributed import is_first_process
-from counterpoise.training.engine import device_type, fit, kernels, require_processes
+from counterpoise.training.engine import device_type, fit, kernels, require_devices, require_processes
 from counterpoise.training.folder import (
     Conditions,
     RunFolder,
@@ -99,6 +99,7 @@ def _prepared(
     """Images and networks; what is wrong with them or with the recipe is noticed before the run has a folder."""
     require_possible(recipe)
     require_processes(recipe.engine)
+    require_devices(recipe.engine)
     require_loggers(recipe.engine.loggers)
     if recipe.engine.threads is not None:
         torch.set_num_threads(recipe.engine.threads)

@@ -28,5 +28,5 @@ def decay_factor(progress: float, *, epochs: int, options: OptimizerOptions) -> 
 def set_learning_rates(optimizer: Optimizer, factor: float) -> None:
     """Give every group its initial learning rate times the factor, but the auxiliaries theirs as it is."""
     for group in optimizer.param_groups:
-        initial = group.setdefault("initial_lr", group["lr"])
+        initial = group["initial_lr"]
         group["lr"] = initial if group.get("name") in CONSTANT_GROUPS else initial * factor

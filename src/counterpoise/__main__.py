@@ -1,0 +1,5 @@
+"""`python -m counterpoise`."""
+
+from counterpoise.cli import main
+
+main()

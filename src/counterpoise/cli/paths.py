@@ -1,0 +1,19 @@
+"""Paths to write to, checked before the work whose result they are for."""
+
+from pathlib import Path
+
+
+def require_file_path(path: Path, *, option: str) -> None:
+    """Refuse a folder, and a file in a folder that does not exist."""
+    if path.is_dir():
+        raise ValueError(f"{option} {path} is a folder: name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{option} {path}: there is no folder {path.parent}")
+
+
+def require_folder_path(path: Path, *, option: str) -> None:
+    """Refuse what is a file, or lies below one; folders that do not exist can be made."""
+    absolute = path.absolute()
+    nearest = next(place for place in (absolute, *absolute.parents) if place.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"{option} {path}: {nearest} is a file, name a folder")
