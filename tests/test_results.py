@@ -73,7 +73,7 @@ def test_every_claim_is_about_methods_and_measures_that_its_study_has():
         (0.1, 0.3, False, "**worse**"),
         (-0.3, -0.1, True, "**worse**"),
         (-0.3, -0.1, False, "better"),
-        (-0.1, 0.1, True, "cannot be told"),
+        (-0.1, 0.1, True, "inconclusive"),
     ],
 )
 def test_a_verdict_is_that_of_the_interval(low, high, higher_is_better, said):
