@@ -16,7 +16,7 @@ from counterpoise.cli.export import Export
 from counterpoise.cli.info import Info
 from counterpoise.cli.methods import Methods
 from counterpoise.cli.predict import Predict
-from counterpoise.cli.recipe_arguments import named_recipe
+from counterpoise.cli.recipe_arguments import named_recipe, with_values_apart
 from counterpoise.cli.recipes import Recipes
 from counterpoise.cli.resume import Resume
 from counterpoise.cli.train import Train
@@ -80,5 +80,8 @@ def parse(arguments: list[str]) -> "Command | BenchCommand":
         )
     name, recipe = named
     return tyro.cli(
-        kind, default=kind(recipe=name, config=recipe), args=arguments[1:], prog=f"counterpoise {arguments[0]}"
+        kind,
+        default=kind(recipe=name, config=recipe),
+        args=with_values_apart(arguments[1:]),
+        prog=f"counterpoise {arguments[0]}",
     )

@@ -15,6 +15,19 @@ RecipeFields = Annotated[Recipe, tyro.conf.arg(name="")]
 Command = TypeVar("Command")
 
 
+def with_values_apart(arguments: Sequence[str]) -> list[str]:
+    """Hyper-parameters as the parser takes them, `--hyper NAME VALUE ...`, from `--hyper NAME=VALUE ...` too.
+
+    >>> with_values_apart(["digits", "--hyper", "alpha=0.6", "alpha_warmup", "0.3", "--out", "a=b"])
+    ['digits', '--hyper', 'alpha', '0.6', 'alpha_warmup', '0.3', '--out', 'a=b']
+    """
+    found, option = list[str](), ""
+    for argument in arguments:
+        option = argument if argument.startswith("--") else option
+        found += argument.split("=", 1) if option == "--hyper" and argument != option else [argument]
+    return found
+
+
 def named_recipe(arguments: Sequence[str]) -> tuple[str, Recipe] | None:
     """The recipe that a command line begins with; None where it asks for help or names none."""
     if not arguments or arguments[0].startswith("-"):

@@ -19,6 +19,8 @@ SUM_TOLERANCE = {torch.bfloat16: 1e-2}
 
 DEFAULT_SUM_TOLERANCE = 1e-3
 
+_BINARY = "a single probability p of a binary model becomes the two columns 1 - p and p"
+
 
 @dataclass(frozen=True)
 class PredictionBatch:
@@ -135,12 +137,9 @@ def prediction_table(
     if not values.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {dtype_name(values)}")
     if values.ndim < 2:
-        raise ValueError(f"{name} must have shape [..., K], samples by classes, got {list(values.shape)}")
+        raise ValueError(f"{name} must have shape [..., K], samples by classes, got {list(values.shape)}; {_BINARY}")
     if values.shape[-1] < 2:
-        raise ValueError(
-            f"{name} have K = {values.shape[-1]} classes, at least 2 are needed; "
-            "a single probability p of a binary model becomes the two columns 1 - p and p"
-        )
+        raise ValueError(f"{name} have K = {values.shape[-1]} classes, at least 2 are needed; {_BINARY}")
     if values.numel() == 0:
         raise ValueError(f"{name} are empty: shape {list(values.shape)}")
     if values.device.type == "mps":
