@@ -16,7 +16,7 @@ from counterpoise.benchmark.cells import (
     name_of,
     results,
 )
-from counterpoise.benchmark.plan import counted_cells
+from counterpoise.benchmark.plan import planned_cells
 from counterpoise.benchmark.published import Foreign
 from counterpoise.benchmark.record import CellRecord, Outcome
 from counterpoise.benchmark.requests import Hyper, Line, Request, Setting
@@ -197,7 +197,7 @@ def gather(store: Store, *, studies: Sequence[str] = ()) -> list[Gathered]:
 def _gathered(store: Store, request: Request, progress: Progress, records: Records) -> Gathered:
     study = STUDIES[request.study]
     rows = [_row(request, result, records) for result in results(request, progress)]
-    wanted = counted_cells([request], progress)
+    wanted = [each for each in planned_cells([request], progress) if each.is_counted]
     gathered = Gathered(
         request=request,
         study=study,

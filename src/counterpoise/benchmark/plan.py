@@ -38,6 +38,11 @@ class PlannedCell:
     is_trained: bool = False
     is_done: bool = False
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether people count it: one that is to be chosen from cells that are named is one of these."""
+        return not (self.is_open and self.is_trained)
+
 
 @dataclass(frozen=True)
 class Share:
@@ -120,11 +125,6 @@ def planned_cells(requests: Sequence[Request], progress: Progress) -> Iterator[P
                 name = name_of(line.setting, cells[0])
                 trained = all(each in named for each in ids)
                 yield PlannedCell(cells[0], key, name, "complete", is_open=True, is_trained=trained)
-
-
-def counted_cells(requests: Sequence[Request], progress: Progress) -> list[PlannedCell]:
-    """`planned_cells` as people count them: one that is to be chosen from cells that are named is one of these."""
-    return [each for each in planned_cells(requests, progress) if not (each.is_open and each.is_trained)]
 
 
 def work_left(planned: PlannedCell) -> Work:

@@ -12,7 +12,7 @@ from counterpoise._text import printable
 from counterpoise.benchmark.cells import STAGES, Cell, Stage
 from counterpoise.benchmark.cost import REFERENCE, Work, work_of
 from counterpoise.benchmark.manifest import TaskState
-from counterpoise.benchmark.plan import PlannedCell, counted_cells, planned_cells, work_left
+from counterpoise.benchmark.plan import PlannedCell, planned_cells, work_left
 from counterpoise.benchmark.requests import Request
 from counterpoise.benchmark.store import Store
 from counterpoise.recipes.methods import METHODS
@@ -107,8 +107,10 @@ def status_of(store: Store, requests: Sequence[Request]) -> Status:
     held = {each.id for each in running}
     return Status(
         scale=requests[0].scale,
-        studies=tuple(_counts(store, request.study, counted_cells([request], progress), held) for request in requests),
-        total=_counts(store, "all", counted_cells(requests, progress), held),
+        studies=tuple(
+            _counts(store, request.study, list(planned_cells([request], progress)), held) for request in requests
+        ),
+        total=_counts(store, "all", planned, held),
         running=running,
         troubles=_troubles(store, named),
         finished=_finished(store, named),
@@ -148,7 +150,7 @@ def _states(store: Store, planned: PlannedCell) -> list[TaskState]:
 
 
 def _counts(store: Store, title: str, planned: Sequence[PlannedCell], held: set[str]) -> Counts:
-    found = Counter(_state(store, each, held) for each in planned)
+    found = Counter(_state(store, each, held) for each in planned if each.is_counted)
     return Counts(title, **{str(state): count for state, count in found.items()})
 
 

@@ -74,8 +74,8 @@ def mean_interval(
     if count < 2 and least_variance is None:
         return Interval(math.nan, math.nan)
     mean = total / count
-    variance = max(total_of_squares / count - mean**2, least_variance or 0.0) / max(1.0, count - 1)
-    half = normal_quantile(level) * math.sqrt(max(0.0, variance))
+    variance = max(least_variance or 0.0, total_of_squares / count - mean**2) / max(1.0, count - 1)
+    half = normal_quantile(level) * math.sqrt(variance)
     return Interval(mean - half, mean + half)
 
 

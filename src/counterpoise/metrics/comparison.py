@@ -185,10 +185,12 @@ class _CellCounts:
     def __init__(self) -> None:
         self._places, self._counts = (torch.zeros(0, dtype=torch.int64) for _ in range(2))
         self._waiting: list[Tensor] = []
+        self._waiting_samples = 0
 
     def add(self, cells: Tensor, group: Tensor) -> None:
         self._waiting.append(group * CELLS + cells)
-        if sum(map(len, self._waiting)) > _WAITING_SAMPLES:
+        self._waiting_samples += len(cells)
+        if self._waiting_samples > _WAITING_SAMPLES:
             self._count()
 
     def occupied(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -200,7 +202,7 @@ class _CellCounts:
         new, counts = torch.unique(torch.cat(self._waiting or [self._places[:0]]), return_counts=True)
         self._places, index = torch.unique(torch.cat([self._places, new]), return_inverse=True)
         self._counts = torch.zeros_like(self._places).index_add_(0, index, torch.cat([self._counts, counts]))
-        self._waiting = []
+        self._waiting, self._waiting_samples = [], 0
 
 
 def _by_rank(positive: list[_CellCounts], negative: list[_CellCounts]) -> RankCounts:

@@ -58,16 +58,15 @@ def score_files(
         )
     models, foreign = [open_predictions(path) for path in paths], [open_predictions(path) for path in ood]
     register, foreign_register = (SampleRegister(), SampleRegister()) if several else (None, None)
-    sets = distinct([beside.path.stem for beside in foreign], [beside.path for beside in foreign])
+    sets = [FOREIGN] * len(foreign) if several else distinct([beside.path for beside in foreign])
     scores, grouped = list[Scores](), list[GroupedSums]()
     paired, unpaired_sets = several, set[str]()
     for index, file in enumerate(models):
         scorer = ModelScorer(file, score=score, bins=bins, level=level, temperature=temperature, paired=several)
         scorer.read(register, is_first=index == 0, threads=threads, progress=progress)
-        for place, beside in enumerate(foreign):
-            if not several or place == index:
-                name = FOREIGN if several else sets[place]
-                scorer.read_foreign(beside, name, foreign_register, is_first=index == 0, progress=progress)
+        own = slice(index, index + 1) if several else slice(None)
+        for name, beside in zip(sets[own], foreign[own], strict=True):
+            scorer.read_foreign(beside, name, foreign_register, is_first=index == 0, progress=progress)
         # Of a model that was read, only what a comparison needs is kept.
         scores.append(scorer.compute())
         paired = paired and scorer.paired
@@ -103,19 +102,20 @@ def _named(models: list[Scores]) -> list[Scores]:
         for name, other in zip(names, seeded, strict=True)
     ]
     rest = [index for index, name in enumerate(found) if not name]
-    for index, name in zip(rest, distinct([paths[i].stem for i in rest], [paths[i] for i in rest]), strict=True):
+    for index, name in zip(rest, distinct([paths[index] for index in rest]), strict=True):
         found[index] = name
     return [replace(model, source=replace(model.source, name=name)) for model, name in zip(models, found, strict=True)]
 
 
-def distinct(names: list[str], paths: list[Path]) -> list[str]:
+def distinct(paths: list[Path]) -> list[str]:
     """Names of files, where two are alike replaced by a folder that tells all of them apart, else numbered.
 
-    >>> distinct(["test", "test"], [Path("runs/ce/predictions/test.npz"), Path("runs/mte/predictions/test.npz")])
+    >>> distinct([Path("runs/ce/predictions/test.npz"), Path("runs/mte/predictions/test.npz")])
     ['ce', 'mte']
-    >>> distinct(["a", "b", "a"], [Path("a.npz"), Path("b.npz"), Path("a.npz")])
+    >>> distinct([Path("a.npz"), Path("b.npz"), Path("a.npz")])
     ['a (1)', 'b', 'a (2)']
     """
+    names = [path.stem for path in paths]
     if len(set(names)) == len(names):
         return names
     absolute = [path.absolute() for path in paths]

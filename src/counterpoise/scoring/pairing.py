@@ -19,17 +19,19 @@ class SampleRegister:
         self._names: tuple[str, ...] | None = None
         self._whole: tuple[pa.Array, Numbers] | None = None
         self._places: dict[object, int] | None = None
+        self._rows = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._ids))
+        return self._rows
 
     def add(self, table: Predictions) -> Numbers:
         """Numbers of the next samples of the first file."""
-        first = len(self)
+        first = self._rows
+        self._rows += len(table)
         self._names = table.header.class_names
         self._ids.append(pa.array(table.ids))
         self._facts.append(_facts(table, table.labels))
-        return np.arange(first, first + len(table))
+        return np.arange(first, self._rows)
 
     def find(self, table: Predictions, row: int) -> Numbers | None:
         """Numbers of another file's samples, the first of which is its row `row`; None where one is not known.
