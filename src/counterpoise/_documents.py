@@ -8,6 +8,7 @@ import math
 import types
 from dataclasses import asdict, fields, is_dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -93,8 +94,14 @@ def _dataclass(kind: Any, value: Any, place: str) -> Any:
     if set(items) != names:
         wrong = sorted(names.symmetric_difference(items))
         raise ValueError(f"{place} is incomplete or malformed: {', '.join(wrong)} missing or not known")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     return kind(**{name: _typed(hints[name], item, f"{place}.{name}") for name, item in items.items()})
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Annotations as types: to evaluate them takes longer than to read a small document."""
+    return get_type_hints(kind)
 
 
 def _instance(kind: Any, value: Any, place: str) -> Any:
