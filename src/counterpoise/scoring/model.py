@@ -16,7 +16,7 @@ from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.measures import Estimates
 from counterpoise.metrics.scores import GroupScores, Source
 from counterpoise.predictions import MISSING_SEVERITY, Category, PredictionFile, PredictionFileError, Predictions
-from counterpoise.scoring.pairing import Numbers, SampleRegister, SampleSearch
+from counterpoise.scoring.pairing import Numbers, SamplePairing, SampleRegister
 from counterpoise.scoring.parallel import ordered_map
 from counterpoise.scoring.recalibration import Reservoir, try_temperature
 from counterpoise.scoring.rows import Mask, RowKinds, at_temperature, checked
@@ -70,7 +70,7 @@ class ModelScorer:
 
     def read(self, register: SampleRegister | None, *, is_first: bool, threads: int, progress: Progress | None) -> None:
         """Read the model's own file."""
-        pairing = _Pairing(register, is_first=is_first)
+        pairing = SamplePairing(register, is_first=is_first)
         tables = _tables(self.file, progress, ids=register is not None)
         for prepared in ordered_map(self._prepared, tables, threads=threads):
             table, first_row = prepared.table, prepared.first_row
@@ -100,7 +100,7 @@ class ModelScorer:
                 f"{file.path}: it holds {file.kind} for {file.classes} classes, "
                 f"{self.file.path} holds {self.file.kind} for {self.file.classes}"
             )
-        pairing, sets = _Pairing(register, is_first=is_first), set[str]()
+        pairing, sets = SamplePairing(register, is_first=is_first), set[str]()
         for table, first_row in _tables(file, progress, ids=register is not None):
             numbers = pairing.numbers(table, first_row)
             sets |= self._add_foreign(table, np.ones(len(table), bool), numbers, first_row, path=file, name=name)
@@ -250,26 +250,6 @@ class _Part:
         self.accumulator.update_foreign(name, batch)
         if self._paired and numbers is not None:
             self.grouped.update_foreign(name, batch, _group_of(numbers))
-
-
-class _Pairing:
-    """The numbers of a file's samples among those of the first file, as long as all of them are known."""
-
-    def __init__(self, register: SampleRegister | None, *, is_first: bool) -> None:
-        self._register = register
-        self._search = None if register is None or is_first else SampleSearch(register)
-        self._is_possible = register is not None
-
-    def numbers(self, table: Predictions, first_row: int) -> Numbers | None:
-        if self._register is None or not self._is_possible:
-            return None
-        numbers = self._register.add(table) if self._search is None else self._search.find(table, first_row)
-        self._is_possible = numbers is not None
-        return numbers
-
-    @property
-    def is_complete(self) -> bool:
-        return self._is_possible and (self._search is None or self._search.is_complete)
 
 
 @dataclass(frozen=True)

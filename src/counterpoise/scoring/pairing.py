@@ -68,26 +68,37 @@ class SampleRegister:
         return own
 
 
-class SampleSearch:
-    """The samples of one other file, looked up one after another; `is_complete` if each was found exactly once."""
+class SamplePairing:
+    """The numbers of one file's samples among those of the first file, as long as all of them are known.
 
-    def __init__(self, register: SampleRegister) -> None:
+    Without a register no sample is known; the first file fills it.
+    """
+
+    def __init__(self, register: SampleRegister | None, *, is_first: bool) -> None:
         self._register = register
-        self._seen = np.zeros(len(register), bool)
+        self._is_first = is_first
+        self._is_possible = register is not None
+        self._seen = np.zeros(0 if register is None or is_first else len(register), bool)
         self._rows = 0
 
-    def find(self, table: Predictions, row: int) -> Numbers | None:
-        """As `SampleRegister.find`."""
+    def numbers(self, table: Predictions, row: int) -> Numbers | None:
+        """As `SampleRegister.find`; None for all that comes after a sample that is not known."""
+        if self._register is None or not self._is_possible:
+            return None
+        if self._is_first:
+            return self._register.add(table)
         numbers = self._register.find(table, row)
-        if numbers is not None:
+        if numbers is None:
+            self._is_possible = False
+        else:
             self._seen[numbers] = True
             self._rows += len(numbers)
         return numbers
 
     @property
     def is_complete(self) -> bool:
-        """Whether the file holds the samples of the first, and no other."""
-        return self._rows == len(self._seen) and bool(self._seen.all())
+        """Whether the file holds the samples of the first, each once, and no other."""
+        return self._is_possible and (self._is_first or (self._rows == len(self._seen) and bool(self._seen.all())))
 
 
 def _facts(table: Predictions, labels: Numbers) -> Numbers:
