@@ -74,7 +74,7 @@ def test_resuming_at_any_batch_gives_the_rest_of_the_epoch(n, batch, drop_last, 
     first.set_epoch(3)
     list(islice(first, stop))
     state = first.state_dict()
-    assert state == {"epoch": 3, "consumed": stop}
+    assert state == {"epoch": 3, "consumed": stop, "batch": batch}
     second = loader(samples, batch=batch, drop_last=drop_last)
     second.load_state_dict(state)
     iterator = iter(second)
@@ -86,15 +86,15 @@ def test_resuming_at_any_batch_gives_the_rest_of_the_epoch(n, batch, drop_last, 
 
 def test_another_epoch_starts_at_its_first_batch():
     each = loader(images(20))
-    each.load_state_dict({"epoch": 0, "consumed": 2})
+    each.load_state_dict({**each.state_dict(), "epoch": 0, "consumed": 2})
     each.set_epoch(1)
     assert len(list(each)) == 5
-    assert each.state_dict() == {"epoch": 1, "consumed": 5}
+    assert each.state_dict() == {"epoch": 1, "consumed": 5, "batch": each.batch}
 
 
 def test_a_state_at_the_end_of_an_epoch_starts_again():
     each = loader(images(20))
-    each.load_state_dict({"epoch": 0, "consumed": 5})
+    each.load_state_dict({**each.state_dict(), "epoch": 0, "consumed": 5})
     assert len(list(each)) == 5
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from counterpoise.data import SETS, load_images, resolve, sample_ids
+from counterpoise.data import SETS, StreamLoader, load_images, resolve, sample_ids
 from counterpoise.data.images import channel_statistics
+from counterpoise.data.sets import ImageSet
 from counterpoise.data.sources import Source, foreign_split
 
 
@@ -142,7 +143,8 @@ def test_without_folder_and_network_the_error_says_what_to_do(tmp_path, monkeypa
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
     wanted = (
-        rf"'uoft-cs/cifar100'.*{tmp_path / 'cifar100'}; set COUNTERPOISE_DATA .*cifar100/train\*\.parquet, or connect"
+        rf"no folder {tmp_path / 'cifar100'}, and 'uoft-cs/cifar100' .*; set COUNTERPOISE_DATA to a folder with "
+        r"cifar100/, whose Parquet files start with train, test; or connect"
     )
     for load in (load_images, sample_ids):
         with pytest.raises(ValueError, match=wanted):
@@ -150,6 +152,10 @@ def test_without_folder_and_network_the_error_says_what_to_do(tmp_path, monkeypa
     monkeypatch.delenv("COUNTERPOISE_DATA", raising=False)
     with pytest.raises(ValueError, match="COUNTERPOISE_DATA is not set"):
         load_images("cifar100", "train")
+    with pytest.raises(ValueError, match=r"there is no folder pictures/pets, and 'pictures/pets' cannot be loaded"):
+        load_images("pictures/pets", "train")
+    with pytest.raises(ValueError, match="on the hub is divided: name a split of it"):
+        load_images("owner/name", "all")
     with pytest.raises(ValueError, match=r"dtd_32 .*is not on the hub, and there is no folder .*dtd_32"):
         load_images("dtd_32", "test", root=tmp_path)
 
@@ -173,6 +179,21 @@ def test_hub_sets_are_read_through_datasets(tmp_path, monkeypatch):
     assert sample_ids("cifar10", "train").tolist() == list(range(7))
     with pytest.raises(ValueError, match=r"repository has no split 'test'; it has 'train'"):
         sample_ids("cifar10", "test")
+
+
+def test_classes_without_names_on_the_hub_are_those_of_all_splits(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    for split, labels in {"train": [0, 4, 1], "test": [2, 0]}.items():
+        write(tmp_path / "repository" / f"{split}.parquet", random_pixels(len(labels)), labels)
+    source = Source(ImageSet("owner/name", "owner/name", "", "", (), None), "hub", str(tmp_path / "repository"))
+    monkeypatch.setattr("counterpoise.data.images.resolve", lambda *_, **__: source)
+    monkeypatch.setattr("counterpoise.data.stream.resolve", lambda *_, **__: source)
+    for split in ("train", "test"):
+        assert load_images("owner/name", split, limit=1).classes == tuple("01234")
+        options = {"augmentation": None, "shuffle": False, "drop_last": False}
+        assert StreamLoader("owner/name", split, batch=1, seed=0, **options).classes == tuple("01234")
 
 
 def test_parquet_by_path(tmp_path):

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 
 from counterpoise.data import Augmentation, MemoryLoader, StreamLoader, hold_out, load_images, sample_ids
 from counterpoise.data.pieces import shares
-from counterpoise.data.rows import chunk_of
-from test_data_sets import encoded
+from counterpoise.data.rows import ParquetRows, chunk_of
+from counterpoise.data.sources import resolve
+from test_data_sets import encoded, random_pixels, write
 
 ROWS = 53
 GROUPS = [(20, 6), (33, 10)]
@@ -186,7 +187,7 @@ def test_epochs_differ_and_rows_mix_within_their_window(folder):
 
 
 def test_resuming_reads_no_row_group_before_the_window(folder, monkeypatch):
-    """Batch 10 of 13 with windows of 7 rows: only rows from 35 of the sequence on are read."""
+    """Batch 10 of 13 with windows of 7 rows: rows from 35 of the sequence on, and one for the shape of the images."""
     read = []
 
     def recorded(table, columns, ids, where):
@@ -197,7 +198,34 @@ def test_resuming_reads_no_row_group_before_the_window(folder, monkeypatch):
     each = stream(folder)
     each.load_state_dict({**each.state_dict(), "consumed": 10})
     assert len(list(each)) == 3
-    assert len(read) == 52 - 35
+    assert len(read) == 1 + 52 - 35
+
+
+@pytest.mark.parametrize(("workers", "consumed"), [(2, 0), (0, 2)])
+def test_images_of_another_size_than_the_first_are_refused_whoever_reads_them(tmp_path, workers, consumed):
+    for name, side in {"train-a": 8, "train-b": 12}.items():
+        write(tmp_path / f"{name}.parquet", random_pixels(8, side), [0] * 8)
+    each = stream(tmp_path, batch=4, window=4, workers=workers, shuffle=False)
+    each.load_state_dict({**each.state_dict(), "consumed": consumed})
+    with pytest.raises(ValueError, match=r"train-b.parquet, row 8 .*12 x 12 pixels and the first one 8 x 8"):
+        list(each)
+
+
+def test_the_broken_image_of_a_window_is_named_by_its_own_file(tmp_path):
+    write(tmp_path / "train-a.parquet", random_pixels(4), [0] * 4)
+    pq.write_table(pa.table({"image": [b"no image"], "label": [0]}), tmp_path / "train-b.parquet")
+    with pytest.raises(ValueError, match=r"train-b.parquet, row 4 of the split: .*its format is not known$"):
+        list(stream(tmp_path, batch=5, window=5))
+
+
+def test_a_large_row_group_is_not_held_at_once(tmp_path):
+    """3,000 images of 3 kB in one row group, of which the first are read."""
+    write(tmp_path / "train.parquet", random_pixels(3000, 32), [0] * 3000)
+    source = resolve(tmp_path)
+    before = pa.total_allocated_bytes()
+    tables = ParquetRows(source, source.files["train"][0]).tables(0, most=100)
+    next(tables)
+    assert pa.total_allocated_bytes() - before < (tmp_path / "train.parquet").stat().st_size / 2
 
 
 def test_the_global_random_state_is_left_alone(folder):

@@ -196,3 +196,11 @@ def test_the_room_loads_libraries_of_models_where_they_are_used(monkeypatch):
     for name, library in (("resnet18", "torchvision"), ("torchvision/vgg11", "torchvision"), ("timm/vgg11", "timm")):
         with pytest.raises(ImportError, match=rf"{library}.*: pip install 'counterpoise\[train\]'"):
             models.build_model(models.Backbone(name), classes=2)
+
+
+def test_networks_with_auxiliary_heads_are_built_without_them():
+    model = build_model(Backbone("torchvision/googlenet", small_images=False), classes=5)
+    logits = model.train()(torch.rand(2, 3, 32, 32))
+    assert logits.shape == (2, 5)
+    logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

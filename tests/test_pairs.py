@@ -122,6 +122,16 @@ def test_a_wrapped_model_is_accepted_and_keeps_its_weights():
         Renormalised(nn.Identity(), given=IMAGENET)
 
 
+def test_a_model_that_was_wrapped_for_other_images_is_refused():
+    first, second = (nn.Flatten(), nn.Flatten())
+    first.pretrained_cfg = {"mean": (0.4,) * 3, "std": (0.2,) * 3}
+    second.pretrained_cfg = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+    require_same_images([first, Renormalised(second, given=normalisation_of(first))], shape=(3, 4, 4))
+    others = Renormalised(second, given=Normalisation((0.0,) * 3, (1.0,) * 3))
+    with pytest.raises(ValueError, match="and both get the same batch"):
+        require_same_images([first, others], shape=(3, 4, 4))
+
+
 def test_the_example_with_timm_says_why_and_learns(capsys):
     scores = example("timm_pair").main(steps=40)
     assert "refused: model 0 (test_resnet)" in capsys.readouterr().out

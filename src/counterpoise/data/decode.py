@@ -22,7 +22,12 @@ def decoded(data: bytes, *, channels: int, size: int | None) -> npt.NDArray[np.u
     image_module = require("PIL.Image", extra="train", purpose="decoding images")
     operations = require("PIL.ImageOps", extra="train", purpose="decoding images")
     with image_module.open(BytesIO(data)) as opened:
-        image = operations.exif_transpose(opened).convert(_MODES[channels])
+        upright = operations.exif_transpose(opened)
+        if upright.mode in ("I", "F"):
+            raise ValueError(f"its pixels are of Pillow's mode {upright.mode}, of no known range; store 8 or 16 bits")
+        if upright.mode.startswith("I;16"):  # which Pillow would cut off at 255
+            upright = image_module.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+        image = upright.convert(_MODES[channels])
     if size is not None and image.size != (size, size):
         image = operations.fit(image, (size, size), method=image_module.Resampling.BILINEAR)
     pixels: npt.NDArray[np.uint8] = np.asarray(image)
@@ -32,20 +37,27 @@ def decoded(data: bytes, *, channels: int, size: int | None) -> npt.NDArray[np.u
 def decoded_chunk(
     chunk: Chunk, *, channels: int, size: int | None, shape: tuple[int, ...] | None
 ) -> npt.NDArray[np.uint8]:
-    """Pixels `[n, H, W, C]` of rows that have all one shape, the given one if there is one; errors name the row."""
+    """Pixels `[n, H, W, C]` of rows that all have one shape, the given one if there is one; errors name the row."""
+    image_module = require("PIL.Image", extra="train", purpose="decoding images")
+    unidentified = require("PIL", extra="train", purpose="decoding images").UnidentifiedImageError
     pixels = []
-    for row, data in zip(chunk.ids, chunk.images, strict=True):
-        where = f"{chunk.where}, row {row} of the split"
+    for file, row, data in zip(chunk.files, chunk.ids, chunk.images, strict=True):
+        where = f"{file}, row {row} of the split"
         if data is None:
-            raise ValueError(f"{where}: there are no image bytes; store the bytes, not the path of a file")
+            raise ValueError(
+                f"{where}: there are no image bytes; store the bytes, not the path of a file (of a hub repository of "
+                "image files: download it, and give its folder)"
+            )
         try:
             image = decoded(data, channels=channels, size=size)
-        except (OSError, RuntimeError, SyntaxError) as error:
+        except unidentified:  # whose words are an address in memory
+            raise ValueError(f"{where}: not an image that can be read: its format is not known") from None
+        except (OSError, RuntimeError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
             raise ValueError(f"{where}: not an image that can be read: {error}") from None
         shape = shape or image.shape
         if image.shape != shape:
             raise ValueError(
-                f"{where}: the image has {image.shape[0]} x {image.shape[1]} pixels and those before it "
+                f"{where}: the image has {image.shape[0]} x {image.shape[1]} pixels and the first one "
                 f"{shape[0]} x {shape[1]}; give a size that all are resized and cropped to"
             )
         pixels.append(image)

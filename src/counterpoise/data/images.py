@@ -64,7 +64,9 @@ class Images:
                 f"images of {self.pixels.shape[1]} channels need a mean and a std for each, "
                 f"got {len(self.mean)} and {len(self.std)}"
             )
-        check_labels(self.labels, self.ids, classes=len(self.classes), where=self.name)
+        if not all(each > 0 for each in self.std):
+            raise ValueError(f"a standard deviation of each channel must be positive, got {self.std}")
+        check_labels(self.labels, self.ids, classes=len(self.classes), where=[self.name] * rows)
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -122,7 +124,7 @@ class Images:
             classes = [str(index) for index in range(int(indices.max()) + 1)] if len(indices) else []
         if mean is None or std is None:
             measured = channel_statistics(rows)
-            mean, std = mean or measured[0], std or measured[1]
+            mean, std = measured[0] if mean is None else mean, measured[1] if std is None else std
         return cls(
             pixels=rows.contiguous().permute(0, 3, 1, 2),
             labels=indices,
@@ -161,6 +163,8 @@ def load_images(
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 row, got {limit}")
+    if size is not None and size < 1:
+        raise ValueError(f"size must be at least 1 pixel, got {size}")
     source = resolve(name_or_path, root=root)
     if source.kind == "scikit-learn":
         if (domain, size) != (None, None):
@@ -218,23 +222,24 @@ def hold_out(rows: int, *, size: int | float, seed: int) -> tuple[Tensor, Tensor
     return order[count:].sort().values, order[:count].sort().values
 
 
-def require_labels(labels: Tensor, ids: Tensor, *, where: str) -> None:
-    """Refuse samples without a label, which nothing can be learned from, by the row of the first."""
+def require_labels(labels: Tensor, ids: Tensor, *, where: Sequence[str]) -> None:
+    """Refuse samples without a label, which nothing can be learned from, by the place and the row of the first."""
     missing = torch.nonzero(labels == UNLABELLED)
     if len(missing):
+        row = int(missing[0])
         raise ValueError(
-            f"{where}: row {int(ids[missing[0]])} has no label ({len(missing)} of {len(labels)} have none); "
+            f"{where[row]}: row {int(ids[row])} has no label ({len(missing)} of {len(labels)} have none); "
             "train on labelled images only"
         )
 
 
-def check_labels(labels: Tensor, ids: Tensor, *, classes: int, where: str) -> None:
-    """Refuse labels that no class has, by the row of the first."""
+def check_labels(labels: Tensor, ids: Tensor, *, classes: int, where: Sequence[str]) -> None:
+    """Refuse labels that no class has, by the place and the row of the first."""
     wrong = torch.nonzero((labels < UNLABELLED) | (labels >= classes))
     if len(wrong):
         row = int(wrong[0])
         raise ValueError(
-            f"{where}: the label of row {int(ids[row])} is {int(labels[row])}, outside [0, {classes}); "
+            f"{where[row]}: the label of row {int(ids[row])} is {int(labels[row])}, outside [0, {classes}); "
             f"{UNLABELLED} stands for a sample without a label"
         )
 
@@ -259,7 +264,7 @@ def _images_of(
         pixels=torch.from_numpy(pixels).permute(0, 3, 1, 2),
         labels=torch.from_numpy(labels),
         ids=torch.from_numpy(ids),
-        classes=classes or tuple(str(index) for index in range(int(labels.max()) + 1)),
+        classes=classes,
         mean=info.mean,
         std=info.std,
         name=info.name,

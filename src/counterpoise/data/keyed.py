@@ -39,11 +39,6 @@ def keyed_integers(seed: int, epoch: int, indices: Tensor, stream: int, *, high:
     return (_shifted(keyed_bits(seed, epoch, indices, stream), 32) * high) >> 32
 
 
-def keyed_uniform(seed: int, epoch: int, indices: Tensor, stream: int) -> Tensor:
-    """Multiples of 2^-24 in [0, 1), float32."""
-    return _shifted(keyed_bits(seed, epoch, indices, stream), 40).float() * 2.0**-24
-
-
 def permutation(seed: int, epoch: int, indices: Tensor | int, stream: int = ORDER) -> Tensor:
     """The positions 0..n-1 in the order of the keys of `indices`; an integer n stands for the indices 0..n-1.
 

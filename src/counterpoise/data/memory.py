@@ -110,11 +110,16 @@ class MemoryLoader:
         self._kept = kept
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch and the batches of it that were delivered."""
-        return {"epoch": self._position.epoch, "consumed": self._position.consumed}
+        """The epoch, the batches of it that were delivered, and their size."""
+        return {"epoch": self._position.epoch, "consumed": self._position.consumed, "batch": self.batch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on after the batches that were delivered when the state was taken."""
+        """Go on after the batches that were delivered when the state was taken, with batches of the same size."""
+        if state_dict["batch"] != self.batch:
+            raise ValueError(
+                f"the state counts batches of {state_dict['batch']}, this loader has batches of {self.batch}: resume "
+                f"with {state_dict['batch']}, or start at the next epoch"
+            )
         self._position.load(epoch=state_dict["epoch"], consumed=state_dict["consumed"])
 
     def __len__(self) -> int:

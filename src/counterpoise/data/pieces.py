@@ -2,7 +2,7 @@
 
 An epoch is one sequence of rows: the pieces in a keyed order, one after the other. Each reader (a worker of a rank) has
 a range of it. All of it is arithmetic on the row counts in the files' footers, so any batch is found without reading
-those before it.
+the row groups before its own.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from counterpoise._extras import require
 from counterpoise.data.keyed import PIECES, permutation
-from counterpoise.data.rows import Chunk, ParquetRows, chunk_of, hub_files, numbered_classes
+from counterpoise.data.rows import CHUNK, Chunk, ParquetRows, chunk_of, classes_of, hub_files, hub_split
 from counterpoise.data.sources import WHOLE, Source, stored_split
 
 
@@ -101,22 +101,28 @@ def open_split(source: Source, split: str, *, domain: str | None = None) -> Stor
     stored = stored_split(source, split, domain)
     if source.kind not in ("parquet", "hub"):
         raise ValueError(f"{source.info.name} at {source.location} is no Parquet, which alone can be streamed")
-    files = source.files.get(stored) or hub_files(source, stored)
+    files = source.files.get(stored) or _files_on_the_hub(source, stored)
+    opened = [ParquetRows(source, name) for name in files]
     pieces: list[Piece] = []
     domains: list[str | None] = []
     first = 0
-    for name in files:
-        file = ParquetRows(source, name)
+    for file in opened:
         for group in range(file.file.metadata.num_row_groups):
-            pieces.append(Piece(name, group, first, file.file.metadata.row_group(group).num_rows))
+            pieces.append(Piece(file.name, group, first, file.file.metadata.row_group(group).num_rows))
             first += pieces[-1].rows
         if file.columns.domain is not None and split != WHOLE:
             domains += file.column(file.columns.domain).to_pylist()
     if first == 0:
         raise ValueError(f"{source.info.name}, split {split!r} at {source.location} has no rows")
     kept = torch.tensor([(each == domain) == (split == "test") for each in domains]) if domains else None
-    classes = ParquetRows(source, files[0]).classes or numbered_classes(source, files)
-    return Stored(source, tuple(pieces), classes, kept)
+    return Stored(source, tuple(pieces), classes_of(source, opened), kept)
+
+
+def _files_on_the_hub(source: Source, stored: str) -> tuple[str, ...]:
+    files, split = hub_files(source), hub_split(source, stored)
+    if split not in files:
+        raise ValueError(f"{source.location} has no split {split!r}; it has {', '.join(map(repr, files))}")
+    return files[split]
 
 
 def sequence(stored: Stored, *, seed: int, epoch: int, shuffle: bool) -> Sequence:
@@ -160,6 +166,7 @@ def shares(
 
 def read(rows: Sequence, start: int, stop: int) -> Iterator[Chunk]:
     """The rows at positions [start, stop) of a sequence, still encoded."""
+    most = min(CHUNK, stop - start)
     arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
     opened: ParquetRows | None = None
     turn = int(torch.searchsorted(rows.ends, start, right=True))
@@ -170,7 +177,7 @@ def read(rows: Sequence, start: int, stop: int) -> Iterator[Chunk]:
         if opened is None or opened.name != piece.file:
             opened = ParquetRows(rows.stored.source, piece.file)
         first, last = piece.first, ids[-1]
-        for table in opened.tables(piece.group):
+        for table in opened.tables(piece.group, most=most):
             here = ids[(ids >= first) & (ids < first + len(table))]
             if len(here):
                 yield chunk_of(table.take(arrow.array(here - first)), opened.columns, here, opened.name)

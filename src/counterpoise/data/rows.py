@@ -17,6 +17,15 @@ UNLABELLED: Final = -1
 CHUNK: Final = 1000
 """Rows that are held encoded at a time."""
 
+_FILES = 50
+"""Image files that are held at a time; they may be photographs of some megabytes."""
+
+_BUFFER = 1 << 20
+"""Bytes of a column that are read ahead."""
+
+_BYTES = "bytes"
+"""Field of an image column that holds more than the bytes."""
+
 _DOMAIN = "domain"
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label", "labels")
@@ -24,17 +33,22 @@ _PICTURES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", 
 
 
 class Chunk(NamedTuple):
-    """Some rows: encoded images, labels (-1 where there is none), row numbers in the stored split, and their place."""
+    """Some rows: encoded images, labels (-1 where there is none), row numbers in the stored split, and their files."""
 
     images: list[bytes | None]
     labels: npt.NDArray[np.int64]
     ids: npt.NDArray[np.int64]
-    where: str
+    files: list[str]
 
     def part(self, rows: slice | npt.NDArray[Any]) -> "Chunk":
         """Some of the rows: a slice, or their positions."""
         positions = np.arange(len(self.ids))[rows]
-        return Chunk([self.images[row] for row in positions], self.labels[rows], self.ids[rows], self.where)
+        return Chunk(
+            images=[self.images[row] for row in positions],
+            labels=self.labels[rows],
+            ids=self.ids[rows],
+            files=[self.files[row] for row in positions],
+        )
 
 
 @dataclass(frozen=True)
@@ -72,24 +86,18 @@ def read_rows(source: Source, split: str, *, domain: str | None = None) -> Rows:
     if source.kind == "folder":
         return _folder_rows(source, stored)
     if source.kind == "hub":
-        with _reaching_the_hub(source, stored) as (datasets, name):
-            dataset = datasets.load_dataset(source.location, source.info.hub_config, split=name)
-        columns = columns_of(source, dataset.features.arrow_schema, source.location)
-        names = getattr(dataset.features[columns.label], "names", ())
-        tables = dataset.with_format("arrow").iter(CHUNK)
-        chunks = _chunks(tables, columns, first=0, where=source.location, split=split, domain=domain)
-        return Rows(len(dataset), class_names(source, names, source.location), chunks)
+        return _hub_rows(source, stored, split=split, domain=domain)
     files = source.files[stored]
 
     def every_chunk() -> Iterator[Chunk]:
         first = 0
         for name in files:
             file = ParquetRows(source, name)
-            yield from _chunks(file.tables(), file.columns, first=first, where=name, split=split, domain=domain)
+            yield from _chunks(file.tables(), file.columns, first=first, file=name, split=split, domain=domain)
             first += file.rows
 
-    classes = ParquetRows(source, files[0]).classes or numbered_classes(source, files)
-    return Rows(sum(ParquetRows(source, name).rows for name in files), classes, every_chunk())
+    opened = [ParquetRows(source, name) for name in files]
+    return Rows(sum(file.rows for file in opened), classes_of(source, opened), every_chunk())
 
 
 class ParquetRows:
@@ -100,7 +108,8 @@ class ParquetRows:
         parquet = require("pyarrow.parquet", extra="train", purpose="reading Parquet files")
         try:
             handle = require("fsspec", extra="train", purpose="the hub").open(name).open() if "://" in name else name
-            self.file = parquet.ParquetFile(handle, pre_buffer=False)
+            # Read as it is needed: a row group may be as large as the file.
+            self.file = parquet.ParquetFile(handle, pre_buffer=False, buffer_size=_BUFFER)
         except (OSError, arrow.ArrowInvalid) as error:
             raise ValueError(f"{name} cannot be read as Parquet: {error}") from None
         self.name = name
@@ -110,11 +119,11 @@ class ParquetRows:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
         self.classes = class_names(source, features.get(self.columns.label, {}).get("names", ()), name)
 
-    def tables(self, group: int | None = None) -> Iterator[Any]:
-        """Arrow tables of at most `CHUNK` rows, of one row group or of all."""
+    def tables(self, group: int | None = None, *, most: int = CHUNK) -> Iterator[Any]:
+        """Arrow tables of at most so many rows, of one row group or of all."""
         arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
         groups = None if group is None else [group]
-        for batch in self.file.iter_batches(CHUNK, row_groups=groups, columns=self.columns.names, use_threads=False):
+        for batch in self.file.iter_batches(most, row_groups=groups, columns=self.columns.names, use_threads=False):
             yield arrow.Table.from_batches([batch])
 
     def column(self, name: str) -> Any:
@@ -122,45 +131,78 @@ class ParquetRows:
         return self.file.read(columns=[name], use_threads=False).column(name)
 
 
-def numbered_classes(source: Source, files: Iterable[str]) -> tuple[str, ...]:
-    """Names for classes that nothing names: numbers up to the largest label in any split, so that splits agree."""
-    compute = require("pyarrow.compute", extra="train", purpose="reading Parquet files")
-    every = [name for split in source.files.values() for name in split] or files
-    opened = (ParquetRows(source, name) for name in every)
-    largest = (compute.max(file.column(file.columns.label)).as_py() for file in opened)
-    return tuple(str(index) for index in range(max(UNLABELLED if label is None else label for label in largest) + 1))
+def classes_of(source: Source, opened: Iterable[ParquetRows]) -> tuple[str, ...]:
+    """Names of the classes of a split, which its files must agree on; where none has names, numbers."""
+    named = {file.name: file.classes for file in opened if file.classes}
+    if not named:
+        every = source.files or hub_files(source)
+        labels = (_labels_of(ParquetRows(source, name)) for files in every.values() for name in files)
+        return _numbered(labels)
+    first, *others = named
+    for other in others:
+        if named[other] != named[first]:
+            raise ValueError(
+                f"{other} names other classes than {first}, or in another order: {', '.join(named[other][:10])} "
+                f"instead of {', '.join(named[first][:10])}; write both with the same names"
+            )
+    return named[first]
 
 
-def hub_files(source: Source, stored: str) -> tuple[str, ...]:
-    """Addresses of the Parquet files of a hub set's split, to be read in place."""
-    with _reaching_the_hub(source, stored) as (datasets, split):
+def hub_files(source: Source) -> dict[str, tuple[str, ...]]:
+    """Addresses of the Parquet files of each split of a hub set, to be read in place."""
+    with _reaching_the_hub(source) as datasets:
         builder = datasets.load_dataset_builder(source.location, source.info.hub_config)
     files = {str(name): tuple(files) for name, files in (builder.config.data_files or {}).items()}
-    if split not in files:
-        raise ValueError(f"{source.location} has no split {split!r}; it has {', '.join(map(repr, files))}")
-    if not all(file.endswith(".parquet") for file in files[split]):
+    if not all(file.endswith(".parquet") for split in files.values() for file in split):
         raise ValueError(f"{source.location} is not stored as Parquet, which alone can be streamed")
-    return files[split]
+    return files
+
+
+def hub_split(source: Source, stored: str) -> str:
+    """The hub's name of a split."""
+    return "train" if source.info.domains else source.info.hub_splits.get(stored, stored)
+
+
+def _hub_rows(source: Source, stored: str, *, split: str, domain: str | None) -> Rows:
+    def loaded(split: str | None) -> Any:
+        with _reaching_the_hub(source) as datasets:
+            return datasets.load_dataset(source.location, source.info.hub_config, split=split)
+
+    dataset = loaded(hub_split(source, stored))
+    columns = columns_of(source, dataset.features.arrow_schema, source.location)
+    names = class_names(source, getattr(dataset.features[columns.label], "names", ()), source.location)
+    if not names:
+        names = _numbered(each.data.column(columns.label) for each in loaded(None).values())
+    tables = dataset.with_format("arrow").iter(CHUNK)
+    chunks = _chunks(tables, columns, first=0, file=source.location, split=split, domain=domain)
+    return Rows(len(dataset), names, chunks)
 
 
 @contextmanager
-def _reaching_the_hub(source: Source, stored: str) -> Iterator[tuple[Any, str]]:
-    """The library `datasets` and the hub's name of a split; what goes wrong says where else the rows may be."""
+def _reaching_the_hub(source: Source) -> Iterator[Any]:
+    """The library `datasets`; what goes wrong says where else the rows may be."""
     datasets = require("datasets", extra="train", purpose="reading data sets of the hub")
-    split = "train" if source.info.domains else source.info.hub_splits.get(stored, stored)
     try:
-        yield datasets, split
+        yield datasets
     except OSError as error:
-        local = (
-            f"there is no folder {source.missing}; set {ROOT_VARIABLE} to a folder with "
-            f"{source.info.name}/{split}*.parquet, or "
-            if source.missing
-            else ""
-        )
+        wanted = ", ".join(source.info.domains) or f"{hub_split(source, 'train')}, {hub_split(source, 'test')}"
+        stored = f"; set {ROOT_VARIABLE} to a folder with {source.info.name}/, whose Parquet files start with {wanted}"
         raise ValueError(
-            f"split {split!r} of {source.location!r} cannot be loaded from the Hugging Face hub: {error}; "
-            f"{local}connect to the network once, after which the hub's cache holds it"
+            f"there is no folder {source.missing}, and {source.location!r} cannot be loaded from the Hugging Face "
+            f"hub: {error}{stored if source.info.hub else ''}; or connect to the network once, after which the hub's "
+            "cache holds it"
         ) from None
+
+
+def _labels_of(file: ParquetRows) -> Any:
+    return file.column(file.columns.label)
+
+
+def _numbered(labels: Iterable[Any]) -> tuple[str, ...]:
+    """Names for classes that nothing names: numbers up to the largest label in any split, so that splits agree."""
+    compute = require("pyarrow.compute", extra="train", purpose="reading Parquet files")
+    largest = (compute.max(column).as_py() for column in labels)
+    return tuple(str(index) for index in range(max(UNLABELLED if label is None else label for label in largest) + 1))
 
 
 def regrouped(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
@@ -191,6 +233,8 @@ def columns_of(source: Source, schema: Any, where: str) -> Columns:
     image, label = schema.field(columns.image).type, schema.field(columns.label).type
     if not (types.is_struct(image) or types.is_binary(image) or types.is_large_binary(image)):
         raise ValueError(f"{where}: column {columns.image!r} has type {image}; it must hold encoded images")
+    if types.is_struct(image) and image.get_field_index(_BYTES) < 0:
+        raise ValueError(f"{where}: column {columns.image!r} has no field {_BYTES!r}; its type is {image}")
     if not types.is_integer(label):
         raise ValueError(f"{where}: column {columns.label!r} has type {label}; it must hold class indices")
     return columns
@@ -208,7 +252,7 @@ def class_names(source: Source, stored: Iterable[str], where: str) -> tuple[str,
 
 
 def _chunks(
-    tables: Iterable[Any], columns: Columns, *, first: int, where: str, split: str, domain: str | None
+    tables: Iterable[Any], columns: Columns, *, first: int, file: str, split: str, domain: str | None
 ) -> Iterator[Chunk]:
     for table in tables:
         ids = np.arange(first, first + len(table))
@@ -217,18 +261,18 @@ def _chunks(
             chosen = (np.array(table.column(columns.domain).to_pylist()) == domain) == (split == "test")
             table, ids = table.filter(chosen), ids[chosen]
         if len(ids):
-            yield chunk_of(table, columns, ids, where)
+            yield chunk_of(table, columns, ids, file)
 
 
-def chunk_of(table: Any, columns: Columns, ids: npt.NDArray[np.int64], where: str) -> Chunk:
+def chunk_of(table: Any, columns: Columns, ids: npt.NDArray[np.int64], file: str) -> Chunk:
     """The rows of an Arrow table, whose row numbers are `ids`."""
     arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
     compute = require("pyarrow.compute", extra="train", purpose="reading Parquet files")
     image, label = table.column(columns.image), table.column(columns.label)
     if arrow.types.is_struct(image.type):
-        image = compute.struct_field(image, "bytes")
-    labels = compute.fill_null(label, UNLABELLED).to_numpy().astype(np.int64)
-    return Chunk(image.to_pylist(), labels, ids, where)
+        image = compute.struct_field(image, _BYTES)
+    labels = compute.fill_null(label.cast(arrow.int64()), UNLABELLED).to_numpy()
+    return Chunk(image.to_pylist(), labels, ids, [file] * len(ids))
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:
@@ -236,7 +280,7 @@ def _joined(chunks: list[Chunk]) -> Chunk:
         images=[image for chunk in chunks for image in chunk.images],
         labels=np.concatenate([chunk.labels for chunk in chunks]),
         ids=np.concatenate([chunk.ids for chunk in chunks]),
-        where=chunks[0].where,
+        files=[file for chunk in chunks for file in chunk.files],
     )
 
 
@@ -253,11 +297,11 @@ def _folder_rows(source: Source, stored: str) -> Rows:
     ]
 
     def chunks() -> Iterator[Chunk]:
-        for first in range(0, len(files), CHUNK):
-            some = files[first : first + CHUNK]
+        for first in range(0, len(files), _FILES):
+            some = files[first : first + _FILES]
             images: list[bytes | None] = [path.read_bytes() for path, _ in some]
             labels = np.array([label for _, label in some], np.int64)
-            yield Chunk(images, labels, np.arange(first, first + len(some)), folder)
+            yield Chunk(images, labels, np.arange(first, first + len(some)), [str(path) for path, _ in some])
 
     return Rows(len(files), classes, chunks())
 

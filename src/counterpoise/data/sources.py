@@ -15,6 +15,7 @@ WHOLE: Final = "all"
 """The split of a source that is not divided."""
 
 _SPLITS = ("train", "validation", "valid", "val", "test")
+_SHARD = re.compile(r"(?P<start>.*-)\d+-of-(?P<count>\d+)\.parquet")
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
@@ -53,7 +54,7 @@ def resolve(name_or_path: str | Path, *, root: Path | None = None) -> Source:
     if path.is_dir():
         return _of_folder(path)
     if _HUB_ID.fullmatch(text):
-        return Source(_unknown(text), "hub", text)
+        return Source(_unknown(text), "hub", text, missing=text)
     near = difflib.get_close_matches(text, SETS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(
@@ -77,6 +78,8 @@ def stored_split(source: Source, split: str, domain: str | None) -> str:
             f"{name} trains on all domains but one and tests on that one: domain must be one of "
             f"{', '.join(domains)}, got {domain!r}"
         )
+    if source.kind == "hub" and not domains and split == WHOLE:
+        raise ValueError(f"{name} on the hub is divided: name a split of it, such as 'train' or 'test', not {WHOLE!r}")
     stored = WHOLE if domains else split
     if source.files and stored not in source.files:
         raise ValueError(
@@ -101,6 +104,7 @@ def _of_table(info: ImageSet, root: Path | None) -> Source:
         if not files:
             expected = ", ".join(info.domains) if info.domains else "train or test"
             raise ValueError(f"{folder} holds no Parquet files whose names start with {expected}")
+        _require_all_files(info, folder, [file for split in files.values() for file in split])
         return Source(info, "parquet", str(folder), files)
     missing = str(folder) if folder is not None else f"{info.name} (no root given, and {ROOT_VARIABLE} is not set)"
     if info.hub is None:
@@ -125,28 +129,53 @@ def _table_files(info: ImageSet, folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _parquet_files(folder: Path, start: str, config: str | None = None) -> tuple[str, ...]:
-    """Stored in the folder itself, or as a copy of the hub's repository has them."""
-    places = (folder, folder / "data", *([folder / config] if config else []))
-    return tuple(str(file) for place in places for file in sorted(place.glob(f"{start}*.parquet")))
+    """Stored in the folder itself, else as a copy of the hub's repository has them."""
+    for place in (folder, folder / "data", *([folder / config] if config else [])):
+        if found := tuple(str(file) for file in sorted(place.glob(f"{start}*.parquet"))):
+            return found
+    return ()
+
+
+def _require_all_files(info: ImageSet, folder: Path, files: list[str]) -> None:
+    """Refuse a copy of a named set of which files are missing: its figures would be taken for those of the whole."""
+    missing = [
+        domain
+        for domain in info.domains
+        if any(Path(file).name.startswith(info.domains) for file in files)
+        if not any(Path(file).name.startswith(domain) for file in files)
+    ]
+    for file in files:
+        if numbered := _SHARD.fullmatch(file):
+            start, digits, count = numbered["start"], len(numbered["count"]), int(numbered["count"])
+            every = (f"{start}{shard:0{digits}}-of-{count:0{digits}}.parquet" for shard in range(count))
+            missing += [Path(each).name for each in every if each not in files and Path(each).name not in missing]
+    if missing:
+        raise ValueError(
+            f"{folder} is not all of {info.title}: {', '.join(missing[:5])} {'is' if len(missing) == 1 else 'are'} "
+            "missing; complete the copy, or move it to a folder of another name and give its path"
+        )
 
 
 def _of_folder(path: Path) -> Source:
+    name = path.resolve().name
     files = {split: found for split in _SPLITS if (found := _parquet_files(path, split))}
     files = files or ({WHOLE: found} if (found := _parquet_files(path, "")) else {})
     if files:
-        return Source(_unknown(path.name), "parquet", str(path), files)
-    folders = {split: (str(path / split),) for split in _SPLITS if (path / split).is_dir()} or {WHOLE: (str(path),)}
-    classes = tuple(
-        sorted({each.name for (folder,) in folders.values() for each in Path(folder).iterdir() if _is_class(each)})
-    )
+        return Source(_unknown(name), "parquet", str(path), files)
+    # A class may be called "train", too: a split holds class folders.
+    folders = {split: path / split for split in _SPLITS if _classes_in(path / split)} or {WHOLE: path}
+    classes = tuple(sorted({each for folder in folders.values() for each in _classes_in(folder)}))
     if not classes:
         raise ValueError(f"{path} holds neither Parquet files nor class folders of images")
-    return Source(_unknown(path.name, classes), "folder", str(path), folders)
+    files = {split: (str(folder),) for split, folder in folders.items()}
+    return Source(_unknown(name, classes), "folder", str(path), files)
 
 
-def _is_class(path: Path) -> bool:
-    """Hidden folders are of programs, such as `.ipynb_checkpoints`."""
-    return path.is_dir() and not path.name.startswith(".")
+def _classes_in(folder: Path) -> list[str]:
+    """Names of the folders in a folder; hidden ones are of programs, such as `.ipynb_checkpoints`."""
+    if not folder.is_dir():
+        return []
+    return [each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")]
 
 
 def _unknown(name: str, classes: tuple[str, ...] = ()) -> ImageSet:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,9 @@ class StreamLoader:
     follow each other: files whose rows are sorted by class should be shuffled once when they are written. What an
     image becomes is keyed by (seed, epoch, sample id), as in memory.
 
-    Order is promised for one number of ranks, of workers, one batch and one window; a state is refused by others. All
-    ranks deliver as many batches, so the number of delivered batches is the whole state and each rank finds its place
-    from it: nothing before the window that is under way is read again.
+    Order is promised for one number of ranks, of workers, one batch and one window; a state is refused by others. The
+    number of delivered batches, with `drop_last` the same on all ranks, is the whole state, and each rank finds its
+    place from it: nothing before the row group of the window that is under way is read again.
 
     Args:
         name_or_path: see `resolve`; the set must be stored as Parquet.
@@ -140,6 +141,7 @@ class StreamLoader:
             batch=self.batch // self.world,
             window=self.window,
             size=self.size,
+            shape=self._shape,
             labelled=self.labelled,
             key=(self.seed, epoch) if self.shuffle else None,
         )
@@ -155,6 +157,12 @@ class StreamLoader:
             batch = self._batch_of(pixels, labels, ids, epoch)
             self._position.consumed = number
             yield batch
+
+    @cached_property
+    def _shape(self) -> tuple[int, ...]:
+        """Of the first stored image, `[H, W, C]`: readers that each knew their own rows only could disagree."""
+        first = next(read(sequence(self._stored, seed=0, epoch=0, shuffle=False), 0, 1))
+        return decoded_chunk(first, channels=self._stored.source.info.channels, size=self.size, shape=None).shape[1:]
 
     def _batch_of(self, pixels: Tensor, labels: Tensor, ids: Tensor, epoch: int) -> Batch:
         pixels, labels, ids = (each.to(self.device, non_blocking=True) for each in (pixels, labels, ids))
@@ -210,6 +218,7 @@ class _Reader(IterableDataset[Pixels]):
         batch: rows of a batch on this rank.
         window: rows that are permuted together.
         size: pixels a side to bring the images to.
+        shape: that all images have, as they are stored or of this size.
         labelled: refuse rows without a label.
         key: seed and epoch of the permutation; None for the stored order.
     """
@@ -219,20 +228,20 @@ class _Reader(IterableDataset[Pixels]):
     batch: int
     window: int
     size: int | None
+    shape: tuple[int, ...]
     labelled: bool
     key: tuple[int, int] | None
 
     def __iter__(self) -> Iterator[Pixels]:
         worker = get_worker_info()
         share = self.shares[worker.id if worker is not None else 0]
-        stored, shape = self.rows.stored, None
+        stored = self.rows.stored
         for chunk in regrouped(self._permuted(share), self.batch):
-            pixels = decoded_chunk(chunk, channels=stored.source.info.channels, size=self.size, shape=shape)
-            shape = pixels.shape[1:]
+            pixels = decoded_chunk(chunk, channels=stored.source.info.channels, size=self.size, shape=self.shape)
             labels, ids = torch.from_numpy(chunk.labels), torch.from_numpy(chunk.ids)
-            check_labels(labels, ids, classes=len(stored.classes), where=chunk.where)
+            check_labels(labels, ids, classes=len(stored.classes), where=chunk.files)
             if self.labelled:
-                require_labels(labels, ids, where=chunk.where)
+                require_labels(labels, ids, where=chunk.files)
             yield torch.from_numpy(pixels), labels, ids
 
     def _permuted(self, share: Share) -> Iterator[Chunk]:

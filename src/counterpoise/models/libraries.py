@@ -10,6 +10,9 @@ from counterpoise.models.layers import convolution_3x3
 PLAIN_STEMS = (("conv1", "maxpool"), ("features.conv0", "features.pool0"))
 """First convolution and max-pool of the networks that have a small-image form: ResNets and DenseNets."""
 
+_TWO_HEADED = ("googlenet", "inception_v3")
+"""Which in training would return more than the logits."""
+
 
 def torchvision_model(name: str, *, classes: int, channels: int) -> nn.Module:
     """A classifier of torchvision."""
@@ -18,7 +21,12 @@ def torchvision_model(name: str, *, classes: int, channels: int) -> nn.Module:
             f"torchvision/{name} takes images of 3 channels, these have {channels}: "
             "the models of timm and those of counterpoise take any number"
         )
-    model: nn.Module = torchvision_models().get_model(name, weights=None, num_classes=classes)
+    get_model = torchvision_models().get_model
+    model: nn.Module = (
+        get_model(name, weights=None, num_classes=classes, aux_logits=False, init_weights=True)
+        if name in _TWO_HEADED
+        else get_model(name, weights=None, num_classes=classes)
+    )
     return model
 
 

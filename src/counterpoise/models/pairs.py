@@ -77,6 +77,7 @@ class Renormalised(nn.Module):
             raise ValueError("both normalisations must be known: that of the images, and the model's by pretrained_cfg")
         given_mean, given_std, mean, std = (torch.tensor(values)[:, None, None] for values in (*given, *wanted))
         self.model = model
+        self.pretrained_cfg = given._asdict()  # what `normalisation_of` reads: the images that it must get
         self.register_buffer("scale", given_std / std, persistent=False)
         self.register_buffer("shift", (given_mean - mean) / std, persistent=False)
 

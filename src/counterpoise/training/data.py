@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def from_images(
     foreign: Mapping[str, Callable[[], Images]] | None = None,
 ) -> RunData:
     """Training images in memory, of which some are held out."""
-    require_labels(images.labels, images.ids, where=images.name)
+    require_labels(images.labels, images.ids, where=[images.name] * len(images))
     kept, held_out = hold_out(len(images), size=recipe.data.held_out, seed=recipe.seed)
     _require_steps(recipe, len(kept))
     training = images.take(kept)
@@ -95,7 +95,7 @@ def _streamed(
     validation = load_images(
         options.name, "train", root=root, domain=options.domain, ids=limited[held_out], size=options.size
     )
-    require_labels(validation.labels, validation.ids, where=validation.name)
+    require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
     return RunData(
         training=lambda seed, rank, world: StreamLoader(
             options.name,
@@ -162,7 +162,10 @@ def _limited(ids: Tensor, limit: int | None, *, spread: bool) -> Tensor:
 
 def _foreign_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:
     split = foreign_split(name, root=root)
-    return load_images(name, split, root=root, limit=limit, size=recipe.data.size)
+    images = load_images(name, split, root=root, limit=limit, size=recipe.data.size)
+    # Sets of one name would be scored as one: near/test.parquet and far/test.parquet.
+    names = [resolve(other, root=root).info.name for other in recipe.evaluation.ood]
+    return images if names.count(images.name) == 1 else replace(images, name=name)
 
 
 def require_same_kind(images: Images, *, shape: tuple[int, ...], classes: tuple[str, ...] | None) -> None:

@@ -56,7 +56,8 @@ def prediction_file(run: RunFolder, name: str) -> Path:
     >>> prediction_file(RunFolder(Path("run")), "ood_/data/blurred.parquet").name
     'ood_-data-blurred.parquet.parquet'
     """
-    return run.predictions / f"{re.sub('[^a-zA-Z0-9_.-]+', '-', name)}.parquet"
+    plain = re.sub(r"[^\w.-]+", "-", name)
+    return run.predictions / f"{plain}.parquet"
 
 
 def foreign_files(run: RunFolder) -> list[Path]:

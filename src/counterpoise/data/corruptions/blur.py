@@ -70,7 +70,7 @@ def disk(radius: float, deviation: float) -> Tensor:
             [0.0016, 0.0371, 0.0016]])
     """
     half = int(radius) + 1
-    place = torch.arange(-half, half + 1).float()
+    place = torch.arange(-half, half + 1, dtype=torch.float32)
     inside = (place[:, None] ** 2 + place**2 <= radius**2).float()
-    taps = torch.softmax(-(torch.tensor([1.0, 0.0, 1.0]) ** 2) / (2 * deviation**2), 0)
+    taps = torch.softmax(-(torch.tensor([1.0, 0.0, 1.0], dtype=torch.float32) ** 2) / (2 * deviation**2), 0)
     return F.conv2d((inside / inside.sum())[None, None], (taps[:, None] * taps)[None, None], padding=1)[0, 0]

@@ -33,7 +33,7 @@ def saturate(images: Tensor, _draws: Draws, factor: float, gain: float) -> Tenso
     """
     value, least = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
     chroma = value - least
-    red = torch.tensor([0.0, 1.0, 1.0]).view(1, 3, 1, 1)
+    red = torch.tensor([0.0, 1.0, 1.0], dtype=torch.float32).view(1, 3, 1, 1)
     depth = torch.where(chroma > 0, (value - images) / chroma, red)
     saturation = torch.where(value > 0, chroma / value, 0.0)
     return value * (1 - (factor * saturation + gain).clamp(0, 1) * depth)
@@ -48,7 +48,7 @@ def elastic_transform(images: Tensor, draws: Draws, strength: float, deviation: 
     size = images.shape[-1]
     place = torch.arange(size, dtype=torch.float32)
     middle, arm = size // 2, size // 3
-    corners = middle + arm * torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
+    corners = middle + arm * torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]], dtype=torch.float32)
     moved = corners + draws.uniform(3, 2, low=-skew * size, high=skew * size)
     # Solved for the map back, from the new place of a pixel to its old one, because that is what sampling needs.
     back = torch.linalg.solve(F.pad(moved, (0, 1), value=1.0), corners.expand_as(moved))[..., None, None]

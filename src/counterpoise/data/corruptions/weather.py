@@ -14,7 +14,7 @@ _WATER, _MUD = (175 / 255, 238 / 255, 238 / 255), (63 / 255, 42 / 255, 20 / 255)
 _FARTHEST = 20
 """Pixels: beyond it, the distance to the edge of a drop no longer counts."""
 
-_EMBOSS = torch.tensor([[-2.0, -1.0, 0.0], [-1.0, 1.0, 1.0], [0.0, 1.0, 2.0]])
+_EMBOSS = torch.tensor([[-2.0, -1.0, 0.0], [-1.0, 1.0, 1.0], [0.0, 1.0, 2.0]], dtype=torch.float32)
 _BOX = torch.full((3, 3), 1 / 9)
 
 
@@ -37,7 +37,7 @@ def snow(
     flakes = separable(mean + deviation * draws.normal(1, size, size), zoom_matrix(size, zoom))
     flakes = torch.where(flakes < threshold, 0.0, flakes).clamp(0, 1)
     streaks = line_blurred(flakes, draws.uniform(1, low=-135.0, high=-45.0), radius=radius, deviation=streak)
-    grey = (images * torch.tensor(_LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    grey = (images * torch.tensor(_LUMA, dtype=torch.float32).view(1, 3, 1, 1)).sum(1, keepdim=True)
     paled = keep * images + (1 - keep) * torch.maximum(images, 1.5 * grey + 0.5)
     return paled + streaks + streaks.flip(2, 3)
 
@@ -58,7 +58,7 @@ def plasma(draws: Draws, size: int, decay: float) -> Tensor:
     """
     side = 1 << (size - 1).bit_length()
     noise, used = draws.uniform(side * side, low=-1.0, high=1.0), 0
-    heights = torch.zeros(len(noise), side, side)
+    heights = torch.zeros(len(noise), side, side, dtype=torch.float32)
     step, width = side, 100.0**2
     while step > 1:
         half, count = step // 2, (side // step) ** 2
@@ -95,10 +95,10 @@ def spatter(
     if softness:
         cover = smoothed((liquid > 0).float(), softness)
         cover = torch.where(cover < 0.8, 0.0, cover)
-        return images * (1 - cover) + cover * torch.tensor(_MUD).view(1, 3, 1, 1)
+        return images * (1 - cover) + cover * torch.tensor(_MUD, dtype=torch.float32).view(1, 3, 1, 1)
     glint = liquid * _lit(liquid > 0)
     brightest = glint.amax((2, 3), keepdim=True).clamp(min=torch.finfo(glint.dtype).tiny)
-    return images + light * glint / brightest * torch.tensor(_WATER).view(1, 3, 1, 1)
+    return images + light * glint / brightest * torch.tensor(_WATER, dtype=torch.float32).view(1, 3, 1, 1)
 
 
 def _lit(wet: Tensor) -> Tensor:
@@ -111,7 +111,8 @@ def _lit(wet: Tensor) -> Tensor:
 def _distance_to_edge(wet: Tensor) -> Tensor:
     """Pixels to the nearest one that is wet and beside a dry one; far where an image has none."""
     ndimage = require("scipy.ndimage", extra="train", purpose="the spatter corruption")
-    edge = wet & (correlated(wet.float(), torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])) < 4)
+    beside = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]], dtype=torch.float32)
+    edge = wet & (correlated(wet.float(), beside) < 4)
     # One call for all: the images lie so far apart that the nearest edge is the image's own, or beyond what counts.
     planes = F.pad(~edge[:, 0], (0, 0, 0, 0, 0, 1), value=False)
     return torch.from_numpy(ndimage.distance_transform_edt(planes, sampling=(1e6, 1, 1))[:-1, None]).float()
@@ -120,7 +121,7 @@ def _distance_to_edge(wet: Tensor) -> Tensor:
 def _equalised(levels: Tensor) -> Tensor:
     """Histogram equalisation of bytes `[n, 1, size, size]`: the lowest level present becomes 0, the highest 255."""
     flat = levels.flatten(1).long()
-    counts = torch.zeros(len(flat), 256).scatter_add_(1, flat, torch.ones(1).expand_as(flat))
+    counts = torch.zeros(len(flat), 256, dtype=torch.int64).scatter_add_(1, flat, torch.ones_like(flat))
     total = counts.cumsum(1)
     lowest = counts.gather(1, flat.amin(1, keepdim=True))
     table = 255 * (total - lowest) / (flat.shape[1] - lowest).clamp(min=1)
