@@ -1,11 +1,13 @@
 """The command line as a person uses it: tables that fit, one-line errors, documented exit codes."""
 
 import csv
+import importlib
 import io
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from counterpoise import __version__, cli
 from counterpoise.functional.confidence import LOGIT_SCORES
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import Header, Predictions, read_predictions, write_predictions
+from counterpoise.recipes.config import Recipe
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +208,44 @@ def test_other_commands_need_none_of_the_report_s_libraries():
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+@pytest.mark.parametrize("arguments", [("--epochs", "5", "digits"), ("--method", "ce", "nonsense")])
+def test_a_recipe_after_its_options_is_refused(monkeypatch, capsys, command, arguments):
+    """The options would have had the defaults of no recipe."""
+    code, _, error = run(monkeypatch, capsys, command, *arguments)
+    assert code == 1
+    assert f"the recipe comes first: counterpoise {command} RECIPE {arguments[0]}" in error
+    assert run(monkeypatch, capsys, command, "--help")[0] == 0
+
+
+def test_a_search_with_an_unknown_method_is_one_line(monkeypatch, capsys):
+    code, _, error = run(monkeypatch, capsys, "tune", "digits", "--method", "focal")
+    assert (code, error.count("\n")) == (1, 1)
+    assert "there is no method 'focal'" in error
+
+
+def test_domains_are_predicted_into_files_of_their_own(monkeypatch, tmp_path):
+    from counterpoise.cli.predict import Predict
+
+    paths = []
+    importlib.import_module("counterpoise.training")
+    module = sys.modules["counterpoise.training.predict"]  # whose name there is that of its function
+    monkeypatch.setattr(module, "predict", lambda *given, **_: paths.append(given[2].name))
+    monkeypatch.setattr("counterpoise.training.networks.load_run", lambda _: SimpleNamespace(recipe=Recipe()))
+    monkeypatch.setattr("counterpoise.data.load_images", lambda *_, **__: None)
+    for domain in ("photo", "sketch"):
+        Predict(tmp_path, "pacs_64", domain=domain).run()
+    assert paths == ["pacs_64_photo_test.parquet", "pacs_64_sketch_test.parquet"]
+
+
+def test_a_run_goes_on_where_nobody_reads_what_it_says(monkeypatch):
+    from counterpoise.training.progress import say
+
+    class Closed(io.StringIO):
+        def write(self, _):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    say("epoch 1 of 2")

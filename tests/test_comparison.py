@@ -247,3 +247,20 @@ def test_the_same_file_twice_gets_two_names(tmp_path):
     evaluation = score_files([tmp_path / "a.parquet"] * 2)
     assert [model.source.name for model in evaluation.models] == ["a (1)", "a (2)"]
     assert evaluation.comparison is not None
+
+
+@pytest.mark.parametrize("samples", [10_000, 300_000])
+def test_the_error_of_a_rate_at_a_threshold_does_not_depend_on_how_coarse_the_cells_are(samples):
+    """Of two normals, 2 apart: by the delta method, from the variance of the quantile and of the rate there."""
+    generator = torch.Generator().manual_seed(samples)
+    sums = GroupedSums(classes=2, bins=15, score="max_softmax")
+    for side in range(2):
+        confidence = torch.sigmoid(torch.randn(samples, generator=generator, dtype=torch.float64) - 2 * side)
+        table = {"logits": torch.stack([4 + confidence, torch.zeros_like(confidence)], -1)}
+        batch = prediction_table(**table, labels=torch.full((samples,), side)).checked_rows()
+        sums.update(batch, torch.randint(GROUPS, (samples,), generator=generator))
+    found = jackknife_error(sums.left_out()[Key.FPR_AT_TPR95])
+    rate = torch.special.ndtr(torch.tensor(1.6449 - 2)).item()  # of negatives above 95% of the positives
+    slope = np.exp(-0.5 * (2 - 1.6449) ** 2) / np.exp(-0.5 * 1.6449**2)
+    expected = np.sqrt((rate * (1 - rate) + slope**2 * 0.95 * 0.05) / samples)
+    assert found == pytest.approx(expected, rel=0.3)

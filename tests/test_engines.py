@@ -327,3 +327,16 @@ def test_trainer_resumes_where_it_was_and_saves_every_model(tmp_path):
     names = set(safetensors.torch.load_file(checkpoint / "model.safetensors"))
     assert names == set(whole.objective.state_dict())
     assert {name.split(".")[0] for name in names} == {"primary", "auxiliaries"}
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [5]),
+        lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
+        torch.optim.lr_scheduler.ReduceLROnPlateau,
+    ],
+)
+def test_the_callback_refuses_schedulers_that_slow_the_auxiliaries_down_as_well(schedule):
+    training = Training()
+    assert "schedule of the primary" in refusal(training.objective, training.optimizer, schedule(training.optimizer))

@@ -7,7 +7,8 @@ import torch
 from scipy import stats
 
 from counterpoise import evaluate
-from counterpoise.functional.calibration import BinSums, noise_floor, sums_by_index
+from counterpoise.functional.calibration import BinSums, bin_index, noise_floor, sums_by_index
+from counterpoise.functional.classwise import classwise_sums
 from counterpoise.functional.detection import (
     RankCounts,
     average_precision,
@@ -19,12 +20,14 @@ from counterpoise.functional.detection import (
 from counterpoise.functional.intervals import (
     bootstrap_intervals,
     calibration_error_interval,
+    calibration_error_interval_by_class,
     delong_interval,
     mean_interval,
     normal_quantile,
     wilson_interval,
 )
 from counterpoise.metrics import Key, Stream, TopLabelCalibration
+from counterpoise.metrics.ranking import ranking_estimates
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
@@ -165,3 +168,67 @@ def test_every_interval_covers(temperature):
             inside[name] += estimate.low <= population[name] <= estimate.high
     short = {name: count / 300 for name, count in inside.items() if count / 300 < 0.95 - 0.04}
     assert not short
+
+
+CONFIDENT = {
+    "hardly an error": lambda u: 1 - 0.01 * u,
+    "sigmoid of a normal": lambda u: torch.sigmoid(6 + 1.5 * torch.special.ndtri(u)),
+}
+
+
+@pytest.mark.parametrize("samples", [100, 200, 500])
+@pytest.mark.parametrize("kind", CONFIDENT)
+def test_an_accurate_calibrated_model_is_not_called_miscalibrated(kind, samples):
+    """Where no error has been seen the residuals do not vary: their gap is not certain for that."""
+    generator = torch.Generator().manual_seed(samples)
+    lows = []
+    for _ in range(100):
+        p = CONFIDENT[kind](torch.rand(samples, generator=generator, dtype=torch.float64))
+        hits = torch.rand(samples, generator=generator, dtype=torch.float64) < p
+        lows.append(calibration_error_interval(sums_by_index(bin_index(p, 15), p, hits, 15)).low)
+    assert sum(low == 0 for low in lows) >= 93
+
+
+def test_of_many_classes_without_a_hit_the_error_is_not_certain():
+    generator = torch.Generator().manual_seed(0)
+    probabilities = torch.softmax(3 * torch.randn(4_000, 400, generator=generator), -1)
+    labels = torch.multinomial(probabilities, 1, generator=generator).squeeze(-1)
+    sums = classwise_sums(probabilities, labels, bins=15)
+    assert calibration_error_interval(sums).low == 0
+    low, _ = calibration_error_interval_by_class(sums)
+    assert (low > 0).float().mean() < 0.05
+
+
+@pytest.mark.parametrize(("accuracy", "samples"), [(0.997, 500), (0.995, 200)])
+def test_a_saturated_model_without_an_error_may_still_be_overconfident(accuracy, samples):
+    """All confidences are 0.9999: mean gap and smooth ECE hold the truth although most samples show no error."""
+    generator = torch.Generator().manual_seed(0)
+    covered = dict.fromkeys((Key.MEAN_GAP, Key.SMOOTH_ECE), 0)
+    for _ in range(60):
+        hits = torch.rand(samples, generator=generator) < accuracy
+        p = torch.full((samples,), 0.9999, dtype=torch.float64)
+        scores = evaluate(probabilities=torch.stack([p, 1 - p], -1), labels=(~hits).long())
+        for key in covered:
+            covered[key] += scores[key].low <= 0.9999 - accuracy <= scores[key].high
+    assert min(covered.values()) >= 55
+
+
+@pytest.mark.parametrize(("size", "separation"), [(10**7, 4.0), (10**8, 2.0)])
+@pytest.mark.parametrize("stratified", [True, False])
+def test_bootstrap_intervals_of_large_sets_hold_their_value(size, separation, stratified):
+    edges = torch.linspace(-9, 9 + separation, 20_001, dtype=torch.float64)
+    positive, negative = (
+        (size * torch.special.ndtr(edges - shift).diff()).round().long().flip(0) for shift in (separation, 0.0)
+    )
+    estimates = ranking_estimates(RankCounts(positive, negative), stratified=stratified, level=0.95, exact=False)
+    for key, estimate in estimates.items():
+        assert estimate.low <= estimate.value <= estimate.high, key
+
+
+def test_one_error_that_stands_nearly_last_has_an_interval():
+    confidence = torch.linspace(0.6, 0.999, 200_000, dtype=torch.float64)
+    labels = torch.zeros(200_000, dtype=torch.long)
+    labels[1] = 1
+    scores = evaluate(probabilities=torch.stack([confidence, 1 - confidence], -1), labels=labels)
+    estimate = scores[Key.AUROC]
+    assert 0 <= estimate.low < estimate.value < estimate.high <= 1

@@ -217,3 +217,26 @@ def test_oracle_of_huber_differs_from_smooth_l1_by_alpha():
     accuracy = (logits.argmax(-1) == labels).double().mean()
     smooth = torch.nn.functional.smooth_l1_loss(confidence, accuracy, beta=0.005)
     assert np.isclose(smooth / huber, 200)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_dtype_is_that_of_the_logits_whatever_the_default(name, dtype):
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(6, 4, generator=generator, dtype=dtype), torch.tensor([0, 1, 2, 3, 0, 1])
+    expected = LOSSES[name].loss(logits, labels)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = LOSSES[name].loss(logits, labels)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_the_contract_has_an_ignore_index_of_ones_own():
+    def forgetful(logits, labels, *, ignore_index=0, sample_weight=None):
+        return cross_entropy(logits, labels, sample_weight=sample_weight)
+
+    with pytest.raises((AssertionError, IndexError, RuntimeError)):
+        check_loss(forgetful)

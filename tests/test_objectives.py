@@ -201,18 +201,31 @@ def test_one_model_in_the_place_of_a_list_is_refused(single):
     assert len(MutualTransport(nn.Linear(4, 3), models, 0.8).auxiliaries) == len(DeepMutualLearning(models, 1.0).models)
 
 
+def test_auxiliaries_may_come_from_a_generator():
+    objective = MutualTransport(nn.Linear(4, 3), (nn.Linear(4, 3) for _ in range(2)), 0.8)
+    assert [group["name"] for group in objective.parameter_groups(lr=0.1, auxiliary_lr=0.1)] == [
+        "primary",
+        "auxiliaries",
+    ]
+    assert len(objective.auxiliaries) == 2
+    assert len(DeepMutualLearning((nn.Linear(4, 3) for _ in range(2)), 1.0).models) == 2
+
+
 @pytest.mark.parametrize("alpha", [-0.1, float("nan"), float("inf")])
 def test_alpha_that_is_no_weight_is_refused(alpha):
     objective = MutualTransport(nn.Linear(4, 3), [nn.Linear(4, 3)], 0.0)
+    peers = DeepMutualLearning([nn.Linear(4, 3), nn.Linear(4, 3)], 0.0)
     for attempt in (
         lambda: MutualTransport(nn.Linear(4, 3), [nn.Linear(4, 3)], alpha),
         lambda: setattr(objective, "alpha", alpha),
+        lambda: setattr(objective, "alpha", lambda _: alpha),
+        lambda: setattr(peers, "alpha", alpha),
         lambda: DeepMutualLearning([nn.Linear(4, 3), nn.Linear(4, 3)], alpha),
         lambda: linear_warmup(alpha, fraction=0.5),
     ):
         with pytest.raises(ValueError, match="alpha must be a finite number of at least 0"):
             attempt()
-    assert float(objective.alpha) == 0
+    assert objective.schedule == float(objective.alpha) == peers.alpha == 0
 
 
 def test_shared_parameters_are_refused():
@@ -278,6 +291,12 @@ class Broken:
             self.auxiliaries[0](*inputs)
             return super().forward(*inputs, labels=labels)
 
+    class AuxiliaryWithoutLabels(MutualTransport):
+        def forward(self, *inputs, labels=None):
+            if labels is None and self.training:
+                self.auxiliaries[0](*inputs)
+            return super().forward(*inputs, labels=labels)
+
     class MissingGroup(MutualTransport):
         def parameter_groups(self, *, lr, auxiliary_lr):
             return super().parameter_groups(lr=lr, auxiliary_lr=auxiliary_lr)[:1]
@@ -298,6 +317,7 @@ class Broken:
     ("objective", "rates", "complaint"),
     [
         (Broken.AuxiliaryInEvaluation, 2, "run beside the primary"),
+        (Broken.AuxiliaryWithoutLabels, 2, "or without labels, .* run beside the primary"),
         (Broken.MissingGroup, 2, "do not hold exactly"),
         (Broken.PlainDictionary, 2, "not ObjectiveOutput"),
         (Broken.LossInEvaluation, 1, "not the cross-entropy"),

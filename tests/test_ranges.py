@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from counterpoise import cli
 from counterpoise.cli.tune import flags
-from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.config import EngineOptions, EvaluationOptions, Recipe, require_possible
 from counterpoise.recipes.methods import ALPHA_GRID, METHODS
 from counterpoise.recipes.ranges import Range, changed_fields, default_ranges, parse_range, with_values
 from counterpoise.recipes.table import digits
@@ -113,3 +113,28 @@ def test_the_printed_arguments_make_the_recipe():
     words = shlex.split(shlex.join(["train", "digits", *flags(base, wanted)]))
     assert cli.parse(words).config == wanted
     assert changed_fields(base, base) == {}
+
+
+def test_a_method_that_does_not_exist_is_named_with_those_that_do():
+    for search in (lambda recipe: parse_range("hyper.alpha=0:1", recipe), default_ranges):
+        with pytest.raises(ValueError, match=r"there is no method 'focal'; the methods are ce, ls"):
+            search(Recipe(method="focal"))
+
+
+def test_a_grid_that_begins_at_zero_is_searched_evenly(monkeypatch):
+    monkeypatch.setitem(METHODS, "er", replace(METHODS["er"], grid={"beta": (0.0, 0.1, 0.2)}))
+    (found,) = default_ranges(Recipe(method="er"))
+    assert (found.low, found.high, found.log) == (0.0, 0.2, False)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (Recipe(hyper={"alpha_warmup": 1.5}), "MTE-1: hyper.alpha_warmup must be at least 0 and below 1, got 1.5"),
+        (Recipe(engine=EngineOptions(devices=0)), "engine.devices must be positive, got 0"),
+        (Recipe(evaluation=EvaluationOptions(severities=(1, 1))), "severities must be among .*, each once"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_by_its_name(recipe, message):
+    with pytest.raises(ValueError, match=message):
+        require_possible(recipe)

@@ -234,3 +234,44 @@ def test_the_example_searches_tests_and_writes_the_weights(tmp_path, capsys):
     assert scores["accuracy"].value > 0.5
     assert path.exists()
     assert "alpha 0.8: mean log-likelihood" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("batch_size", [1, 20, 100, 1000])
+def test_weights_count_whatever_the_batches(batch_size):
+    """Ten samples of weight 99 against 990 of weight 1, without a feature: one half each."""
+    y = (np.arange(1000) < 10).astype(int)
+    weight = np.where(y == 1, 99.0, 1.0)
+    classifier = MutualTransportClassifier(
+        primary=nn.Linear,
+        auxiliaries=[],
+        lr={1: 1e-3, 20: 2e-2, 100: 0.1, 1000: 1.0}[batch_size],
+        momentum=0.0,
+        weight_decay=0.0,
+        epochs={1: 6, 20: 6, 100: 12, 1000: 30}[batch_size],
+        batch_size=batch_size,
+        random_state=0,
+    )
+    found = classifier.fit(np.zeros((1000, 1)), y, sample_weight=weight).predict_proba(np.zeros((1, 1)))[0, 1]
+    assert found == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_factory_that_ignores_the_number_of_classes_is_refused():
+    X, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 3
+    with pytest.raises(ValueError, match=r"the primary returned logits of shape \[1, 10\] .*expected \[1, 3\]"):
+        MutualTransportClassifier(primary=lambda features, _: nn.Linear(features, 10)).fit(X, y)
+
+
+def test_no_batch_is_a_single_sample_where_two_are_asked_for():
+    def normalised(features, classes):
+        return nn.Sequential(nn.BatchNorm1d(features), nn.Linear(features, classes))
+
+    X, y = np.random.default_rng(0).normal(size=(5, 2)), np.array([0, 1, 0, 1, 0])
+    MutualTransportClassifier(primary=normalised, auxiliaries=normalised, batch_size=2, epochs=2).fit(X, y)
+
+
+def test_one_class_alone_needs_no_temperature_and_no_scores():
+    X, y = np.zeros((20, 2)), np.zeros(20)
+    with pytest.raises(ValueError, match="one class alone does not need: set held_out=0"):
+        MutualTransportClassifier(held_out=0.2).fit(X, y)
+    with pytest.raises(ValueError, match="fitted to one class alone"):
+        MutualTransportClassifier(epochs=1).fit(X, y).evaluate(X, y)

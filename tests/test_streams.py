@@ -1,5 +1,7 @@
 """Streams: the contract of every measure, states on disk, and error bounds that hold."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -176,3 +178,31 @@ def test_a_billion_samples_stay_exact_counts():
     stream.load_state_dict(big)
     stream.update(probabilities=[[0.9, 0.1]], labels=[0])
     assert stream.sums["count"].item() == 2**53 + 1
+
+
+class _Shifty(Performance):
+    """A measure that keeps its value, but not its floor, or not its keys, in another number of batches."""
+
+    def __init__(self, *, floor: bool) -> None:
+        super().__init__()
+        object.__setattr__(self, "floor", floor)
+
+    def zeros(self):
+        return super().zeros() | {"batches": torch.tensor(0)}
+
+    def sums(self, batch):
+        return super().sums(batch) | {"batches": torch.tensor(1)}
+
+    def compute(self, sums):
+        batches = int(sums["batches"])
+        found = super().compute({name: value for name, value in sums.items() if name != "batches"})
+        if self.floor:
+            return {key: replace(estimate, floor=float(batches)) for key, estimate in found.items()}
+        return found if batches < 2 else found | {"more": found[Key.NLL]}
+
+
+@pytest.mark.parametrize(("floor", "complaint"), [(True, "floor is"), (False, "it estimates")])
+def test_the_contract_has_floors_and_keys(floor, complaint):
+    logits, labels, _ = predictions(60)
+    with pytest.raises(AssertionError, match=complaint):
+        check_metric(_Shifty(floor=floor), logits=logits, labels=labels)

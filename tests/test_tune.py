@@ -76,6 +76,15 @@ def finish_all(folder, *, total, reopened):
     return study.search()
 
 
+def test_a_search_of_whole_numbers_ends_when_all_were_tried(tmp_path):
+    study = SharedStudy(tmp_path, Recipe(), [Range("data.padding", 0, 2, integer=True)], measure="nll")
+    tried = []
+    while (claim := study.take(9)) is not None:
+        tried.append(claim.values["data.padding"])
+        study.finish(claim, measures={"nll": 1.0 + tried[-1], "accuracy": 0.5, "ece": 0.1})
+    assert sorted(tried) == [0, 1, 2]
+
+
 def test_points_are_distinct_and_approach_the_optimum_whether_or_not_the_search_is_interrupted(tmp_path):
     once, reopened = (finish_all(tmp_path / str(flag), total=9, reopened=flag) for flag in (False, True))
     points = [trial.values["hyper.alpha"] for trial in once.trials]

@@ -43,6 +43,8 @@ def digest_of(path: Path) -> str:
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Metadata and tensors of a safetensors file; `ValueError` that names the file if it is none."""
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is a folder, not a safetensors file")
     try:
         with safe_open(str(path), framework="pt") as file:
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from counterpoise.benchmark import figures
 from counterpoise.benchmark.gathered import Gathered, Group, severity_title
 from counterpoise.benchmark.tables import Linked, plain_table
-from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.estimates import Key, percent
 from counterpoise.report.data import box_of, reliability_bins
 from counterpoise.report.data import severities as severities_of
 from counterpoise.report.numbers import number
@@ -95,7 +95,7 @@ def _bins(group: Group) -> Iterator[Linked]:
             for found in reliability_bins(pooled.top_label, level=pooled.level)
         ]
         level = row.records[0].level
-        heads = ("confidence", "predictions", "share", "mean confidence", "accuracy", f"{level:.0%} interval")
+        heads = ("confidence", "predictions", "share", "mean confidence", "accuracy", f"{percent(level)} interval")
         yield plain_table(f"Bins of the predicted class, all seeds: {row.label}", heads, rows)
 
 

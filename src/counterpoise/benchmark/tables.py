@@ -11,7 +11,7 @@ from counterpoise.benchmark.requests import Request
 from counterpoise.benchmark.scales import SCALES, UNSTATED
 from counterpoise.benchmark.summary import Marks, marks, mean, summarise
 from counterpoise.functional.intervals import DEFAULT_LEVEL
-from counterpoise.metrics.estimates import KEY_INFO, Key
+from counterpoise.metrics.estimates import KEY_INFO, Key, percent
 from counterpoise.recipes.config import LARGER_IS_BETTER
 from counterpoise.report.numbers import number
 from counterpoise.report.tables import Cell, Table
@@ -193,13 +193,13 @@ def caption(gathered: Gathered) -> str:
     sentences = [f"Scale {SCALES[request.scale]().note}."]
     seeds = ", ".join(str(seed) for seed in request.seeds)
     if len(request.seeds) == 1:
-        sentences.append(f"Seed {seeds} alone, so with the {DEFAULT_LEVEL:.0%} interval over test images.")
+        sentences.append(f"Seed {seeds} alone, so with the {percent(DEFAULT_LEVEL)} interval over test images.")
     else:
         counted = (
             "" if len({line.seeds for line in request.lines}) == 1 else ", as many of them as the last column says"
         )
         sentences.append(
-            f"Mean ± standard deviation over seeds {seeds}{counted} ({DEFAULT_LEVEL:.0%} t interval of the mean)."
+            f"Mean ± standard deviation over seeds {seeds}{counted} ({percent(DEFAULT_LEVEL)} t interval of the mean)."
         )
     if not gathered.study.swept:
         better = "highest" if request.rule in LARGER_IS_BETTER else "lowest"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -39,7 +40,7 @@ class FittedHistogram:
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """`[n, K]` logits to `[n, K]` log-probabilities."""
-        values = self.values.to(logits.dtype).to(logits.device)
+        values = self.values.to(_precise(logits.device)).to(logits.device)
         each = torch.arange(self.classes, device=logits.device)
         return _normalised(logits, lambda p: values[each, bin_index(p, values.shape[-1])])
 
@@ -66,7 +67,7 @@ class FittedIsotonic:
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """`[n, K]` logits to `[n, K]` log-probabilities."""
-        x, y = (part.to(logits.dtype).to(logits.device) for part in (self.thresholds, self.values))
+        x, y = (part.to(_precise(logits.device)).to(logits.device) for part in (self.thresholds, self.values))
         return _normalised(logits, lambda p: _interpolate(p.T.contiguous(), x, y).T)
 
 
@@ -75,7 +76,7 @@ def fit_histogram(samples: LabelledLogits, bins: int) -> FittedHistogram:
 
     A bin without samples has its midpoint: there, the probability is taken at its word.
     """
-    sums = classwise_sums(torch.softmax(samples.logits, -1), samples.labels, bins=bins)
+    sums = classwise_sums(torch.softmax(samples.logits.double(), -1), samples.labels, bins=bins)
     count = sums.count.clone()
     count[:, 0] -= (samples.logits == -torch.inf).sum(0)
     midpoint = (torch.arange(bins, dtype=torch.float64, device=count.device) + 0.5) / bins
@@ -88,14 +89,14 @@ def fit_isotonic(samples: LabelledLogits) -> FittedIsotonic:
     A class that is masked in every sample keeps its probability.
     """
     isotonic = require("sklearn.isotonic", extra="report", purpose="isotonic calibration")
-    by_class = torch.softmax(samples.logits, -1).T.contiguous()
+    by_class = torch.softmax(samples.logits.double(), -1).T.contiguous()
     curves = []
     for column in range(samples.classes):
         possible = samples.logits[:, column] > -torch.inf
         if not bool(possible.any()):
             curves.append((torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0])))
             continue
-        p, hits = by_class[column, possible].double(), (samples.labels[possible] == column).double()
+        p, hits = by_class[column, possible], (samples.labels[possible] == column).double()
         regression = isotonic.IsotonicRegression(y_min=0, y_max=1).fit(p.cpu().numpy(), hits.cpu().numpy())
         curves.append((torch.from_numpy(regression.X_thresholds_), torch.from_numpy(regression.y_thresholds_)))
     # At least two, so that there is a piece to interpolate on.
@@ -121,8 +122,9 @@ class HistogramBinning:
     fitted: FittedHistogram | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if type(self.bins) is not int or self.bins < 1:
+        if not isinstance(self.bins, Integral) or isinstance(self.bins, bool) or self.bins < 1:
             raise ValueError(f"bins must be an integer of at least 1, got {self.bins!r}")
+        self.bins = int(self.bins)
 
     @property
     def state(self) -> FitState:
@@ -197,13 +199,20 @@ class IsotonicRegression:
 
 
 def _normalised(logits: Tensor, calibrate: Callable[[Tensor], Tensor]) -> Tensor:
-    """Log of `calibrate(softmax(z))`, at least the floor, over its sum; in blocks, as there are several temporaries."""
+    """Log of `calibrate(softmax(z))`, at least the floor, over its sum; in blocks, as there are several temporaries.
+
+    In float64, where the device has it: thresholds near 1 are one number in float32.
+    """
     result = torch.empty_like(logits)
     for rows in row_blocks(*logits.shape):
-        block = logits[rows]
+        block = logits[rows].to(_precise(logits.device))
         q = calibrate(torch.softmax(block, -1)).clamp(min=FLOOR).masked_fill(block == -torch.inf, 0.0)
         result[rows] = (q / q.sum(-1, keepdim=True)).log()
     return result
+
+
+def _precise(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _interpolate(p: Tensor, x: Tensor, y: Tensor) -> Tensor:

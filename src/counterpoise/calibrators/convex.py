@@ -5,7 +5,10 @@ Scores are `w * x + b` with a weight `[K]`, or `W x + b` with a weight `[K, K]`.
     mean(-log_softmax(scores)_y) + off_diagonal * mean of W_ij^2 over i != j + intercept * mean of b_j^2
 """
 
+import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,8 +32,10 @@ class Penalties:
 
     def __post_init__(self) -> None:
         for name in ("off_diagonal", "intercept"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"the {name} penalty must be a number of at least 0, got {getattr(self, name)}")
+            value: Any = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+                raise ValueError(f"the {name} penalty must be a number of at least 0, got {value!r}")
+            object.__setattr__(self, name, float(value))
 
     def curvatures(self, classes: int) -> tuple[float, float]:
         """Second derivatives with respect to an off-diagonal entry and to an intercept."""

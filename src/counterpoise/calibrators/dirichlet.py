@@ -93,7 +93,11 @@ class DirichletCalibration:
     fitted: FittedDirichlet | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._candidates()
+        strongest = self._candidates()[0]
+        if self.off_diagonal_penalty is not None:
+            self.off_diagonal_penalty = strongest.off_diagonal
+        if self.intercept_penalty is not None:
+            self.intercept_penalty = strongest.intercept
 
     @property
     def penalties(self) -> Penalties:

@@ -16,6 +16,9 @@ from counterpoise.functional.reduction import upcast
 _BLOCK_ELEMENTS = 1 << 18
 """Logits handled at a time: a few MB in float64, whatever the number of samples."""
 
+_LEAST_LOGIT = -1e30
+"""What is lower is a mask, such as the least float32, and no logit."""
+
 
 @dataclass(frozen=True)
 class LabelledLogits:
@@ -65,15 +68,15 @@ def checked_logits(logits: Any, *, classes: int) -> Tensor:
 
 
 def refuse_masked(logits: Tensor, name: str) -> None:
-    """Refuse -inf, where each class has a say in the score of every other."""
+    """Refuse -inf, and what stands for it, where each class has a say in the score of every other."""
     rows = logits.detach().reshape(-1, logits.shape[-1])
-    bad = rows.amin(-1) == -torch.inf
+    bad = rows.amin(-1) < _LEAST_LOGIT
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
-        column = int((rows[row] == -torch.inf).nonzero()[0])
+        column = int((rows[row] < _LEAST_LOGIT).nonzero()[0])
         raise ValueError(
-            f"logits row {row}, column {column} is -inf; {name} mixes all classes and cannot leave one out: "
-            "use TemperatureScaling or VectorScaling for masked classes"
+            f"logits row {row}, column {column} is {float(rows[row, column]):.3g}; {name} mixes all classes and cannot "
+            "leave one out: use TemperatureScaling or VectorScaling for masked classes"
         )
 
 

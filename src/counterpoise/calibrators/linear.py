@@ -116,7 +116,8 @@ class MatrixScaling:
     fitted: FittedAffine | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        Penalties(self.off_diagonal_penalty, self.intercept_penalty)
+        penalties = Penalties(self.off_diagonal_penalty, self.intercept_penalty)
+        self.off_diagonal_penalty, self.intercept_penalty = penalties.off_diagonal, penalties.intercept
 
     @property
     def weight(self) -> Tensor:

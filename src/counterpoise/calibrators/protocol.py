@@ -4,6 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
+import torch
 from torch import Tensor
 
 from counterpoise.calibrators.inputs import checked_logits, refuse_masked
@@ -20,7 +21,8 @@ class FitState(StrEnum):
     AT_LOWEST_TEMPERATURE = "at lowest temperature"
     """The likelihood still rises at T = 0.01; it does without end where every sample is right."""
     AT_HIGHEST_TEMPERATURE = "at highest temperature"
-    """The likelihood still rises at T = 100: the logits say nothing about the labels, or the contrary."""
+    """The likelihood still rises at T = 100: the logits are very large, or say nothing about the labels, or the
+    contrary."""
     NO_MINIMUM = "no minimum"
     """The parameters would grow without end: a class is no sample's label, or the samples are told apart entirely."""
     NOT_CONVERGED = "not converged"
@@ -79,4 +81,15 @@ def apply(fitted: Fitted | None, calibrator: object, logits: Any) -> Tensor:
     values = checked_logits(logits, classes=learned.classes)
     if not learned.takes_masked:
         refuse_masked(values, type(calibrator).__name__)
-    return learned.log_probabilities(values.reshape(-1, learned.classes)).reshape(values.shape)
+    # A product of matrices would be computed in half precision where a model runs under autocast.
+    with torch.autocast(values.device.type, enabled=False):
+        found = learned.log_probabilities(values.reshape(-1, learned.classes))
+    bad = torch.isnan(found.detach()).any(-1)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise ValueError(
+            f"logits row {row} is too large for {type(calibrator).__name__}: from "
+            f"{float(values.reshape(-1, learned.classes)[row].detach().abs().max()):.3g} its scores overflow; "
+            "mask classes with -inf"
+        )
+    return found.reshape(values.shape)

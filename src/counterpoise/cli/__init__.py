@@ -70,7 +70,7 @@ def parse(arguments: list[str]) -> "Command | BenchCommand":
     if arguments[:1] == ["bench"]:
         return tyro.cli(BenchCommand, args=arguments[1:], prog="counterpoise bench", description=Bench.__doc__)
     kind = FROM_RECIPE.get(arguments[0]) if arguments else None
-    named = named_recipe(arguments[1:]) if kind is not None else None
+    named = named_recipe(arguments[0], arguments[1:]) if kind is not None else None
     if kind is None or named is None:
         return tyro.cli(
             Command,

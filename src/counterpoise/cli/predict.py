@@ -52,7 +52,7 @@ class Predict:
         prefix = FOREIGN_PREFIX if self.foreign else ""
         # What a run itself predicts has the name that its recipe gives it, so that it is never counted twice.
         same = (name for name in trained.recipe.evaluation.ood if Path(name).resolve() == Path(self.data).resolve())
-        name = next(same, self.data) if usual else f"{self.data}_{split}"
+        name = next(same, self.data) if usual else "_".join(part for part in (self.data, self.domain, split) if part)
         path = self.out or prediction_file(RunFolder(self.folder), f"{prefix}{name}")
         predict(
             trained,

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import tyro
 
@@ -11,8 +11,6 @@ from counterpoise.recipes.table import RECIPES
 
 RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE", help_behavior_hint="")]
 RecipeFields = Annotated[Recipe, tyro.conf.arg(name="")]
-
-Command = TypeVar("Command")
 
 
 def with_values_apart(arguments: Sequence[str]) -> list[str]:
@@ -28,10 +26,13 @@ def with_values_apart(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def named_recipe(arguments: Sequence[str]) -> tuple[str, Recipe] | None:
-    """The recipe that a command line begins with; None where it asks for help or names none."""
-    if not arguments or arguments[0].startswith("-"):
+def named_recipe(command: str, arguments: Sequence[str]) -> tuple[str, Recipe] | None:
+    """The recipe that the arguments of a command begin with; None where they ask for help, or there are none."""
+    is_named = bool(arguments) and not arguments[0].startswith("-")
+    if not is_named and (not arguments or {"-h", "--help"} & set(arguments)):
         return None
+    if not is_named:  # the options have the defaults of the recipe
+        raise ValueError(f"the recipe comes first: counterpoise {command} RECIPE {arguments[0]} ...")
     name = arguments[0]
     if name not in RECIPES:
         close = difflib.get_close_matches(name, RECIPES, n=1)

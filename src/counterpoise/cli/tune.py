@@ -50,10 +50,10 @@ class Tune:
 
         folder = self.out or Path("runs") / f"{self.recipe}-{self.config.method}-tune"
         found = tune(self.config, ranges, folder, trials=self.trials, measure=self.measure, root=self.data_root)
-        print_search(found, folder, recipe=self.recipe)
+        print_search(found, folder, recipe=self.recipe, data_root=self.data_root)
 
 
-def print_search(found: "Search", folder: Path, *, recipe: str) -> None:
+def print_search(found: "Search", folder: Path, *, recipe: str, data_root: Path | None = None) -> None:
     """The trials, the best first, and the command that trains with the best values."""
     from counterpoise.report.numbers import measure_title, number
     from counterpoise.report.tables import as_text, table
@@ -76,7 +76,8 @@ def print_search(found: "Search", folder: Path, *, recipe: str) -> None:
             if best[searched.path] in (searched.low, searched.high):
                 print(f"\nthe best {searched.path} lies at an end of its range; a wider range may hold a better one")
         print(f"\nsearch: {folder / 'search.png'}\nbest:   {folder / 'best.json'}, which is trained by\n")
-        print(shlex.join(["counterpoise", "train", recipe, *flags(RECIPES[recipe].recipe(), found.best)]))
+        root = ["--data-root", str(data_root)] if data_root is not None else []
+        print(shlex.join(["counterpoise", "train", recipe, *flags(RECIPES[recipe].recipe(), found.best), *root]))
 
 
 def flags(base: Recipe, wanted: Recipe) -> list[str]:

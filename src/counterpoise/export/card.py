@@ -136,10 +136,12 @@ def escaped(text: str) -> str:
 def public_name(text: str) -> str:
     """A name as others may see it: of a path on this machine, its last part.
 
-    >>> public_name("/home/me/photos.parquet"), public_name("uoft-cs/cifar10")
-    ('photos.parquet', 'uoft-cs/cifar10')
+    >>> public_name("/home/me/photos.parquet"), public_name("clients/acme/photos"), public_name("uoft-cs/cifar10")
+    ('photos.parquet', 'photos', 'uoft-cs/cifar10')
     """
-    return re.split(r"[\\/]", text.rstrip("\\/"))[-1] if re.match(r"[\\/~.]|[A-Za-z]:[\\/]", text) else text
+    parts = re.split(r"[\\/]", text.rstrip("\\/"))
+    on_the_hub = len(parts) == 2 and "\\" not in text and not re.match(r"[/~.]|[A-Za-z]:", text)
+    return text if on_the_hub and not text.endswith(".parquet") and not Path(text).exists() else parts[-1]
 
 
 def _at(config: ModelConfig) -> str:

@@ -21,7 +21,7 @@ class ModelConfig:
         shape: of one input, such as channels, height and width.
         mean: of each channel, for pixels from 0 to 1, that inputs are normalised with.
         std: of each channel.
-        temperature: that logits are divided by before the softmax.
+        temperature: that logits are divided by before the softmax: a number, or a fitted scaling, of which it is kept.
         backbone: the network by its name in `counterpoise.models`; None for a network of your own.
     """
 
@@ -33,7 +33,7 @@ class ModelConfig:
     backbone: Backbone | None = None
 
     def __post_init__(self) -> None:
-        temperature_value(self.temperature)
+        object.__setattr__(self, "temperature", temperature_value(self.temperature))
         if not self.class_names:
             raise ValueError("class_names is empty: name what each logit stands for")
         if (self.mean is None) != (self.std is None):

@@ -21,7 +21,7 @@ confidence, index = probabilities[0].max(-1)
 print(config["class_names"][index], float(confidence))"""
 
 _NORMALISATION = """\
-mean, std = (torch.tensor(config[name]).view(-1, 1, 1) for name in ("mean", "std"))
+mean, std = (torch.tensor(config[name]).view({view}) for name in ("mean", "std"))
 inputs = (inputs - mean) / std
 """
 
@@ -52,7 +52,9 @@ def loading_snippet(config: ModelConfig, *, transformers_class: str | None) -> s
     loading = _LOADING.format(
         network=network,
         inputs=f"{shape}  # yours{', with pixels from 0 to 1' if normalised else ''}",
-        normalisation=_NORMALISATION if normalised else "",
+        normalisation=_NORMALISATION.format(view=", ".join(["-1", *["1"] * (len(config.shape or ()) - 1)]))
+        if normalised
+        else "",
     )
     return "\n".join([*head, *(["", f"{definition}\n"] if definition else []), loading])
 

@@ -1,6 +1,7 @@
 """A fitted temperature in what ships: the primary that returns calibrated probabilities."""
 
 import json
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +54,8 @@ def temperature_value(temperature: Temperature) -> float:
                 "about other samples: fit it on more of them, or pass the number itself"
             )
         return temperature.temperature
+    if not isinstance(temperature, Real):
+        raise ValueError(f"a {type(temperature).__name__} is no temperature; only a temperature can be folded in")
     if not LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:  # so written because NaN compares as false
         raise ValueError(
             f"temperature must be a number from {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE:g} or a fitted "

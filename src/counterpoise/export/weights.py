@@ -1,12 +1,14 @@
 """The primary's weights as safetensors."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors.torch import save_model
-from torch import nn
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from counterpoise._files import read_safetensors, replacing
-from counterpoise.export.primary import require_primary, with_version
+from counterpoise.export.primary import require_primary, uncompiled, with_version
 from counterpoise.export.temperature import Temperature, temperature_value, with_temperature
 
 _NAMED = 12
@@ -21,23 +23,38 @@ def export_safetensors(
     Weights stay what they are: a temperature is kept in the metadata, as `temperature`, for whoever loads them to
     divide the logits by. Tensors that share memory are written once; the metadata then say under which name.
     """
+    model = uncompiled(model)
     require_primary(model)
     described = with_version(with_temperature(metadata, temperature_value(temperature), folded=False))
     with replacing(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode
-        save_model(model, str(temporary), metadata=described)
+        tensors, within = _stored(model.state_dict())
+        save_file(tensors, str(temporary), metadata=described | within)
         temporary.chmod(mode)  # safetensors lets the owner alone read its files
 
 
 def load_safetensors(model: nn.Module, path: str | Path) -> dict[str, str]:
     """Fill a model with the weights of a file, all of them or none, and return the file's metadata."""
+    metadata, tensors, shared = _fitting(model, path)
+    model.load_state_dict(tensors, strict=False)  # a part of another tensor is filled with it
+    return {name: value for name, value in metadata.items() if name not in shared}
+
+
+def require_fit(model: nn.Module, path: str | Path) -> None:
+    """Refuse a file whose tensors are not those of a model, which may be on the meta device."""
+    _fitting(model, path)
+
+
+def _fitting(model: nn.Module, path: str | Path) -> tuple[dict[str, str], dict[str, Tensor], dict[str, str]]:
+    """Metadata and tensors of a file, and the names of tensors that are stored under another."""
     metadata, tensors = read_safetensors(path)
     expected = model.state_dict()
     shared = {name: kept for name, kept in metadata.items() if name in expected and kept in tensors}
-    tensors |= {name: tensors[kept] for name, kept in shared.items()}
+    parts = {name for name, kept in shared.items() if kept in expected and _is_view(expected[name], expected[kept])}
+    tensors |= {name: tensors[kept] for name, kept in shared.items() if name not in parts}
     problems = [
-        *(f"{name} is missing" for name in expected if name not in tensors),
+        *(f"{name} is missing" for name in expected if name not in tensors and name not in parts),
         *(f"{name} is unexpected" for name in tensors if name not in expected),
         *(
             f"{name} is {tensors[name].dtype} {list(tensors[name].shape)}, not {value.dtype} {list(value.shape)}"
@@ -49,7 +66,32 @@ def load_safetensors(model: nn.Module, path: str | Path) -> dict[str, str]:
         more = f"; and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
         raise ValueError(
             f"{path} does not fit {type(model).__name__}: {'; '.join(problems[:_NAMED])}{more}. "
-            "Build the model with the backbone, classes and channels that the file was trained with"
+            "Build the model with the backbone, classes, channels and dtype that the file was trained with"
         )
-    model.load_state_dict(tensors)
-    return {name: value for name, value in metadata.items() if name not in shared}
+    return metadata, tensors, shared
+
+
+def _stored(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors to write, and the names of those that lie within another, with its name: safetensors' own convention."""
+    owners: dict[int, str] = {}
+    for name in sorted(state):
+        storage = state[name].untyped_storage()
+        if _is_whole(state[name]):
+            owners.setdefault(storage.data_ptr(), name)
+    owner = {name: owners.get(value.untyped_storage().data_ptr(), name) for name, value in state.items()}
+    tensors = {
+        name: value.contiguous() if _is_whole(value) else value.clone(memory_format=torch.contiguous_format)
+        for name, value in state.items()
+        if owner[name] == name
+    }
+    return tensors, {name: kept for name, kept in owner.items() if kept != name}
+
+
+def _is_whole(value: Tensor) -> bool:
+    """Whether a tensor is all of its memory."""
+    return 0 < value.numel() * value.element_size() == value.untyped_storage().nbytes()
+
+
+def _is_view(value: Tensor, whole: Tensor) -> bool:
+    """Whether a tensor is another view of the memory of one."""
+    return value.shape != whole.shape and value.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()

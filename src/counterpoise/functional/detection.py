@@ -84,6 +84,24 @@ def fpr_at_tpr(counts: RankCounts, *, tpr: float = DEFAULT_TPR) -> Tensor:
     return torch.where(true_rate >= tpr, false_rate, torch.inf).amin(-1)
 
 
+def interpolated_fpr_at_tpr(counts: RankCounts, *, tpr: float = DEFAULT_TPR) -> Tensor:
+    """`fpr_at_tpr` with the scores of a group spread evenly over it: it changes with every sample that is left out.
+
+    >>> counts = RankCounts(torch.tensor([90, 10]), torch.tensor([5, 20]))
+    >>> fpr_at_tpr(counts), interpolated_fpr_at_tpr(counts)
+    (tensor(1., dtype=torch.float64), tensor(0.6000, dtype=torch.float64))
+    """
+    true_rate, false_rate = rates(counts)
+    group = (true_rate >= tpr).to(torch.int8).argmax(-1, keepdim=True)
+
+    def ends(rate: Tensor) -> tuple[Tensor, Tensor]:
+        padded = torch.nn.functional.pad(rate, (1, 0))
+        return padded.gather(-1, group).squeeze(-1), padded.gather(-1, group + 1).squeeze(-1)
+
+    (true_before, true_after), (false_before, false_after) = ends(true_rate), ends(false_rate)
+    return false_before + (false_after - false_before) * (tpr - true_before) / (true_after - true_before)
+
+
 def minimum_detection_error(counts: RankCounts) -> Tensor:
     """Minimum over all thresholds of (false negative rate + false positive rate) / 2."""
     true_rate, false_rate = rates(counts)

@@ -102,7 +102,7 @@ def calibration_error_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -
     dependence = math.sqrt(2) if classes > 1 else 1.0
     low = float(terms.estimate.sum()) - z * dependence * math.sqrt(float(terms.variance_near_zero.sum().clamp(min=0)))
     half = z * dependence * math.sqrt(float(terms.variance.sum().clamp(min=0)))
-    high = float((terms.estimate + terms.bias).sum()) + max(half, _none_seen(sums, level))
+    high = float((terms.estimate + terms.bias).sum()) + max(half, none_seen(_samples(sums), level=level))
     return Interval(min(1.0, max(0.0, low / classes)), min(1.0, max(0.0, high / classes)))
 
 
@@ -111,7 +111,7 @@ def calibration_error_interval_by_class(sums: BinSums, *, level: float = DEFAULT
     z = normal_quantile(level)
     terms = error_terms(sums)
     low = terms.estimate - z * terms.variance_near_zero.clamp(min=0).sqrt()
-    half = (z * terms.variance.clamp(min=0).sqrt()).clamp(min=_none_seen(sums, level))
+    half = (z * terms.variance.clamp(min=0).sqrt()).clamp(min=none_seen(_samples(sums), level=level))
     return low.clamp(0, 1), (terms.estimate + terms.bias + half).clamp(0, 1)
 
 
@@ -152,9 +152,13 @@ def error_terms(sums: BinSums) -> ErrorTerms:
     )
 
 
-def _none_seen(sums: BinSums, level: float) -> float:
-    """What no error in N samples leaves open."""
-    return -math.log((1 - level) / 2) / float(sums.samples.reshape(-1)[0])
+def none_seen(samples: float, *, level: float) -> float:
+    """The error rate that no error in so many samples leaves open."""
+    return -math.log((1 - level) / 2) / samples
+
+
+def _samples(sums: BinSums) -> float:
+    return float(sums.samples.reshape(-1)[0])
 
 
 _RATIO_OF_LARGEST_BIAS = 1.05
@@ -240,12 +244,13 @@ def delong_interval(counts: RankCounts, *, level: float = DEFAULT_LEVEL) -> Inte
         return _with_room(value, counts, level)
     half = normal_quantile(level) * math.sqrt(float(variance)) / (value * (1 - value))
     centre = math.log(value / (1 - value))
-    return Interval(1 / (1 + math.exp(half - centre)), 1 / (1 + math.exp(-half - centre)))
+    limits = torch.tensor([centre - half, centre + half], dtype=torch.float64).sigmoid()
+    return Interval(*limits.tolist())
 
 
 def _with_room(value: float, counts: RankCounts, level: float) -> Interval:
     """Of a value in [0, 1] that no sample contradicts: as if the next of the smaller side contradicted it wholly."""
-    room = -math.log((1 - level) / 2) / float(min(side.sum() for side in counts))
+    room = none_seen(float(min(side.sum() for side in counts)), level=level)
     return Interval(max(0.0, value - room), min(1.0, value + room))
 
 
@@ -260,8 +265,9 @@ def bootstrap_intervals(
 ) -> dict[str, Interval]:
     """Percentile bootstrap intervals of ranking measures, all from the same resamples.
 
-    Where all resamples agree, as they do on a few samples that are told apart without an error, the interval has the
-    room that so few leave.
+    Resamples are of groups merged to `BOOTSTRAP_GROUPS`; what that changes in a measure is taken off again. Where all
+    resamples agree, as they do on a few samples that are told apart without an error, the interval has the room that so
+    few leave.
 
     Args:
         counts: the observed ranking.
@@ -284,17 +290,17 @@ def bootstrap_intervals(
     quantiles = torch.tensor([tail, 1 - tail], dtype=torch.float64)
     intervals = {}
     for name, measure in measures.items():
-        values = measure(resampled).double()
+        value, coarse = float(measure(counts)), float(measure(merged))
+        values = measure(resampled).double() + (value - coarse)
         values = values[torch.isfinite(values)]
         if len(values) < 2:
             intervals[name] = Interval(math.nan, math.nan)
         elif name in minima:
-            bias, half = min(0.0, float(values.mean() - measure(merged))), z * float(values.std())
-            value = float(measure(counts))
+            bias, half = min(0.0, float(values.mean()) - value), z * float(values.std())
             around = Interval(max(0.0, value - half), value - bias + half)
             intervals[name] = around if half > 0 else _with_room(value, counts, level)
         else:
-            low, high = torch.quantile(values, quantiles).tolist()
+            low, high = torch.quantile(values, quantiles).clamp(0, 1).tolist()
             intervals[name] = Interval(low, high) if low < high else _with_room(low, counts, level)
     return intervals
 

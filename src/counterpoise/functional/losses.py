@@ -122,7 +122,8 @@ def focal_sample_dependent(
 
     def loss(log_probability: Tensor) -> Tensor:
         uncertain = log_probability.detach().exp() < threshold
-        return _focal(log_probability, gamma=torch.where(uncertain, gamma_uncertain, gamma_confident))
+        gammas = log_probability.new_tensor([gamma_confident, gamma_uncertain])
+        return _focal(log_probability, gamma=gammas[uncertain.long()])
 
     batch = as_labelled_batch(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight)
     return weighted_mean(expected_under_labels(batch, loss), batch.weight, group=group)

@@ -4,20 +4,23 @@ The folder holds `model.safetensors`, `config.json`, `README.md` and `reliabilit
 pickle. Loading it needs torch and safetensors; the Hub's client is imported only to write a card and to talk to it.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
 from counterpoise._extras import require
 from counterpoise._files import digest_of, write_text
-from counterpoise.export.config import ModelConfig
-from counterpoise.export.primary import describe, require_primary
+from counterpoise.export.config import SCHEMA, ModelConfig
+from counterpoise.export.primary import describe, require_primary, uncompiled
 from counterpoise.export.snippet import loading_snippet
-from counterpoise.export.weights import export_safetensors, load_safetensors
+from counterpoise.export.weights import export_safetensors, load_safetensors, require_fit
 from counterpoise.metrics import Key, Scores
+from counterpoise.metrics.estimates import percent
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, HfApi
@@ -30,6 +33,9 @@ _INDEX = "model.safetensors.index.json"
 
 CONFIG_BESIDE = "counterpoise.json"
 """The configuration where `config.json` is that of transformers."""
+
+_MODEL_FILES = (WEIGHTS, "model-*-of-*.safetensors", _INDEX, CONFIG_BESIDE)
+"""Of which a folder has some, and not those of an earlier model."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,8 @@ class Pretrained:
 def save_pretrained(model: nn.Module, folder: str | Path, *, config: ModelConfig, card: "Card") -> None:
     """Write a primary to a folder, with a card that says how far its confidence can be trusted.
 
-    A model of transformers is written by its own `save_pretrained`; then `config` is in `counterpoise.json`. Files that
-    the folder has already are replaced, the card too.
+    A model of transformers is written by its own `save_pretrained`; then `config` is in `counterpoise.json`. A model
+    that the folder has already is replaced, and its card; other files stay. The folder of a run is refused.
 
     Args:
         model: the primary; weights are written bit by bit as they are.
@@ -57,14 +63,17 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, config: ModelConfig
     """
     from counterpoise.export.card import card_text, require_consistent, write_figure
 
+    model = uncompiled(model)
     require_primary(model)
     require_consistent(card, config)
     of_transformers = _is_of_transformers(model)
+    if not of_transformers:
+        _require_loadable(model, config)
+    _require_no_run(Path(folder))
     matter = _front_matter(card, library="transformers" if of_transformers else "counterpoise")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    for earlier in (target / CONFIG_BESIDE, target / _INDEX, *target.glob("*.safetensors")):
-        earlier.unlink(missing_ok=True)  # a model of another kind or size would not replace them
+    earlier = {path: path.stat().st_mtime_ns for name in _MODEL_FILES for path in target.glob(name)}
     if of_transformers:
         model.save_pretrained(target)  # type: ignore[operator]
     else:
@@ -72,8 +81,12 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, config: ModelConfig
         export_safetensors(model, target / WEIGHTS, metadata=metadata, temperature=config.temperature)
     config_file = CONFIG_BESIDE if of_transformers else CONFIG
     write_text(target / config_file, config.to_json())
+    for path, written in earlier.items():
+        if path.exists() and path.stat().st_mtime_ns == written:  # of a model of another kind or size
+            path.unlink()
     write_figure(card, config, target)
-    digests = {path.name: digest_of(path) for path in sorted(target.glob("*.safetensors"))}
+    weights = sorted(path for name in _MODEL_FILES for path in target.glob(name) if path.suffix == ".safetensors")
+    digests = {path.name: digest_of(path) for path in weights}
     snippet = loading_snippet(config, transformers_class=type(model).__name__ if of_transformers else None)
     text = card_text(card, config, config_file=config_file, snippet=snippet, digests=digests)
     write_text(target / README, matter + text)
@@ -127,9 +140,43 @@ def from_pretrained(
             f"{folder} was saved by transformers: load it with that, and ModelConfig.load reads {CONFIG_BESIDE}"
         )
     config = ModelConfig.load(folder / CONFIG)
+    if model is None:
+        with torch.device("meta"):  # so that a file is refused before its sizes are taken for granted
+            outline = config.build()
+        require_fit(outline, folder / WEIGHTS)
     filled = config.build() if model is None else model
     load_safetensors(filled, folder / WEIGHTS)
     return Pretrained(filled.eval(), config)
+
+
+def _require_loadable(model: nn.Module, config: ModelConfig) -> None:
+    """Refuse weights that `from_pretrained` would refuse: of another network than the configuration names."""
+    if config.backbone is None:
+        return
+    with torch.device("meta"):
+        expected = {name: (value.dtype, value.shape) for name, value in config.build().state_dict().items()}
+    found = {name: (value.dtype, value.shape) for name, value in model.state_dict().items()}
+    for name in [*expected, *found]:
+        if expected.get(name) != found.get(name):
+            here, there = (
+                f"{each[0]} {list(each[1])}" if each else "absent" for each in (found.get(name), expected.get(name))
+            )
+            raise ValueError(
+                f"the model is not the {config.backbone.name} of the configuration with {len(config.class_names)} "
+                f"classes: {name} is {here}, and there {there}; correct the configuration, or save model.float()"
+            )
+
+
+def _require_no_run(folder: Path) -> None:
+    """Refuse a folder whose `config.json` is another document of counterpoise, such as a run's recipe."""
+    path = folder / CONFIG
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    schema = document.get("schema", "") if isinstance(document, dict) else ""
+    if str(schema).startswith("counterpoise.") and schema != SCHEMA:
+        raise ValueError(f"{path} is a {schema.rpartition('.')[-1]}, which would be overwritten; give another folder")
 
 
 def _front_matter(card: "Card", *, library: str) -> str:
@@ -163,7 +210,7 @@ def _results(card: "Card", scores: Scores) -> "list[EvalResult]":
                 dataset_name=data_set,
                 dataset_split=", ".join(scores.source.splits) or None,
                 metric_type=str(key),
-                metric_name=f"{title} ({scores.level:.0%} interval {estimate.low:.4f} to {estimate.high:.4f})",
+                metric_name=f"{title} ({percent(scores.level)} interval {estimate.low:.4f} to {estimate.high:.4f})",
                 metric_value=round(estimate.value, 4),
             )
         )

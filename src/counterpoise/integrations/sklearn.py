@@ -123,6 +123,8 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
         seed = _validation.check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         held_out = None
         if self.held_out:
+            if len(self.classes_) < 2:
+                raise ValueError("held_out fits a temperature, which one class alone does not need: set held_out=0")
             split = _model_selection.train_test_split(
                 *columns, test_size=self.held_out, stratify=labels, random_state=seed
             )
@@ -131,6 +133,7 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(seed)
             objective = self._objective(features=samples.shape[1])
+            _require_logits(objective, samples[:1], classes=len(self.classes_))
             optimizer = torch.optim.SGD(
                 objective.parameter_groups(lr=self.lr, auxiliary_lr=self.auxiliary_lr),
                 momentum=self.momentum,
@@ -174,6 +177,8 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
         if unknown.any():
             row = int(unknown.argmax())
             raise ValueError(f"y row {row} is {y[row]!r}, a class that the classifier was not fitted to")
+        if len(self.classes_) < 2:
+            raise ValueError("the classifier was fitted to one class alone: there is nothing to evaluate")
         names = [str(name) for name in self.classes_]
         return evaluate(logits=log_probabilities, labels=np.searchsorted(self.classes_, y), class_names=names)
 
@@ -197,17 +202,22 @@ def train(
 ) -> None:
     """Pass over the samples `epochs` times, in an order drawn from torch's global random state.
 
-    Batches of an epoch differ by at most one sample: a last batch of one would break batch normalisation.
+    Batches of an epoch differ by at most one sample, and have at least two where there are two and `batch_size` is not
+    1: a batch of one would break batch normalisation. The loss of a batch is a weighted mean; times the mean weight
+    of the batch, relative to that of all samples, it counts each sample as its weight says, whatever its batch.
     """
     objective.train()
     batches = -(-len(features) // batch_size)
+    if batch_size > 1:
+        batches = min(batches, max(1, len(features) // 2))
+    relative = weight / weight.mean()
     for epoch in range(epochs):
         order = torch.randperm(len(features)).to(features.device)
         for batch, rows in enumerate(order.tensor_split(batches)):
             objective.set_progress((epoch + batch / batches) / epochs)
             loss = objective(features[rows], labels=labels[rows], sample_weight=weight[rows]).loss
             assert loss is not None  # noqa: S101
-            loss.backward()
+            (loss * relative[rows].mean()).backward()
             optimizer.step()
             optimizer.zero_grad()
     if not all(bool(parameter.isfinite().all()) for parameter in objective.primary.parameters()):
@@ -221,6 +231,21 @@ def _logits(model: nn.Module, samples: NDArray[np.float32]) -> Tensor:
         parts = torch.split(as_tensor(samples, "X"), _PREDICTED_TOGETHER)
         logits = [call_for_logits(model, [part.to(device)], {}).cpu() for part in parts]
     return torch.cat(logits).double()
+
+
+def _require_logits(objective: MutualTransport, sample: NDArray[np.float32], *, classes: int) -> None:
+    """Refuse a primary that has not one logit for each class, as that of a factory that was not asked how many."""
+    device = next(objective.parameters(), torch.zeros(())).device
+    inputs = as_tensor(sample, "X").to(device)
+    objective.eval()
+    with torch.no_grad():
+        for name, model in (("primary", objective.primary), *(("auxiliary", each) for each in objective.auxiliaries)):
+            shape = list(call_for_logits(model, [inputs], {}).shape)
+            if shape != [1, classes]:
+                raise ValueError(
+                    f"the {name} returned logits of shape {shape} for one sample, expected [1, {classes}]: its factory "
+                    "is called with the number of features and the number of classes"
+                )
 
 
 def _fitted_temperature(logits: Tensor, labels: NDArray[Any]) -> TemperatureScaling:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim import lr_scheduler as schedulers
 from torch.optim.lr_scheduler import LambdaLR
 
 from counterpoise._extras import require
@@ -13,6 +14,18 @@ from counterpoise.objectives import MutualTransport, SupervisedObjective
 _PURPOSE = "the callback for transformers.Trainer"
 _transformers = require("transformers", extra="transformers", purpose=_PURPOSE)
 _accelerate_utils = require("accelerate.utils", extra="transformers", purpose=_PURPOSE)
+
+_OF_ALL_GROUPS = (
+    schedulers.CosineAnnealingLR,
+    schedulers.CosineAnnealingWarmRestarts,
+    schedulers.ExponentialLR,
+    schedulers.LinearLR,
+    schedulers.MultiStepLR,
+    schedulers.PolynomialLR,
+    schedulers.ReduceLROnPlateau,
+    schedulers.StepLR,
+)
+"""Schedulers of torch that change the learning rates of all groups alike."""
 
 
 class ObjectiveCallback(_transformers.TrainerCallback):  # type: ignore[misc, name-defined]
@@ -113,6 +126,12 @@ def _optimizer_problems(objective: nn.Module, optimizer: Optimizer) -> list[str]
 
 def _schedule_problems(objective: MutualTransport, optimizer: Optimizer, scheduler: Any, *, steps: int) -> list[str]:
     """Where Trainer gets no scheduler it makes one, a `LambdaLR` with the same function for all groups."""
+    problem = (
+        "the scheduler gives the auxiliaries the learning-rate schedule of the primary; "
+        "pass optimizers=(optimizer, LambdaLR(optimizer, [primary_factor, auxiliaries_factor]))"
+    )
+    if isinstance(scheduler, _OF_ALL_GROUPS):
+        return [problem]
     if not isinstance(scheduler, LambdaLR):
         return []
     primary = _ids(objective.primary.parameters())
@@ -121,10 +140,7 @@ def _schedule_problems(objective: MutualTransport, optimizer: Optimizer, schedul
         (of_primary if _ids(group["params"]) & primary else of_auxiliaries).add(factor)
     if all(factor(0) == factor(steps // 2) == factor(steps) for factor in of_primary & of_auxiliaries):
         return []
-    return [
-        "the scheduler gives the auxiliaries the learning-rate schedule of the primary; "
-        "pass optimizers=(optimizer, LambdaLR(optimizer, [primary_factor, auxiliaries_factor]))"
-    ]
+    return [problem]
 
 
 def _ids(parameters: Iterable[nn.Parameter]) -> set[int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
 from counterpoise.functional.calibration import BinSums
-from counterpoise.functional.detection import RankCounts, merged_groups
+from counterpoise.functional.detection import DEFAULT_TPR, RankCounts, interpolated_fpr_at_tpr, merged_groups
 from counterpoise.functional.histogram import CELLS, unit_or_score_cells
 from counterpoise.functional.intervals import error_terms, normal_quantile
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
@@ -33,6 +33,12 @@ _WAITING_SAMPLES = 1 << 20
 """So many samples are kept before they are counted."""
 _LARGEST_CLASSWISE = 1 << 21
 """Classwise errors are compared up to this many groups x classes x bins: 1,398 classes in 15 bins, 84 MB a model."""
+
+_RANKING_MEASURES = RANKING_MEASURES | {
+    Key.FPR_AT_TPR95: interpolated_fpr_at_tpr,
+    Key.DETECTION_ERROR_AT_TPR95: lambda counts: 0.5 * (1 - DEFAULT_TPR + interpolated_fpr_at_tpr(counts)),
+}
+"""As they are taken where a group is left out: a threshold that jumped from cell to cell would hide how it moves."""
 
 
 @dataclass(frozen=True)
@@ -149,12 +155,12 @@ class GroupedSums:
         if self._classwise_fits:
             values[Key.CLASSWISE_ECE] = error_terms(BinSums(**self._without_each("classwise"))).estimate.mean(-1)
         counts = _without_each(_by_rank([self._right], [self._wrong]))
-        return values | {key: measure(counts) for key, measure in RANKING_MEASURES.items()}
+        return values | {key: measure(counts) for key, measure in _RANKING_MEASURES.items()}
 
     def left_out_foreign(self, name: str) -> dict[Key, Tensor]:
         """Every OOD measure with each group left out, `[GROUPS]`."""
         counts = _without_each(_by_rank([self._right, self._wrong], [self._foreign[name]]))
-        return {key: measure(counts) for key, measure in RANKING_MEASURES.items() if key not in SELECTIVE_MEASURES}
+        return {key: measure(counts) for key, measure in _RANKING_MEASURES.items() if key not in SELECTIVE_MEASURES}
 
     def errors(self) -> dict[Key, tuple[float, float]]:
         """Of all samples, the debiased calibration errors before any cut at 0, and how far they may lie too low."""

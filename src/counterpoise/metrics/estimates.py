@@ -94,3 +94,12 @@ class Estimate:
 
 
 UNDEFINED = Interval(math.nan, math.nan)
+
+
+def percent(level: float) -> str:
+    """A nominal coverage as it is shown.
+
+    >>> percent(0.95), percent(0.999)
+    ('95%', '99.9%')
+    """
+    return f"{100 * level:g}%"

@@ -33,6 +33,7 @@ from counterpoise.functional.intervals import (
     calibration_error_interval,
     maximum_error_interval,
     mean_interval,
+    none_seen,
     wilson_interval,
 )
 from counterpoise.metrics.estimates import Estimate, Key
@@ -114,8 +115,9 @@ class TopLabelCalibration:
         squares, calibrated = float(bins.squared_residual.sum()), float(bins.calibrated_variance.sum())
         samples = float(bins.samples)
         of_gap = mean_interval(gap * samples, squares, samples, level=self.level, least_variance=calibrated / samples)
+        room = none_seen(samples, level=self.level)
         return {
-            Key.MEAN_GAP: Estimate.of(gap, of_gap),
+            Key.MEAN_GAP: Estimate.of(gap, Interval(min(of_gap.low, gap - room), max(of_gap.high, gap + room))),
             Key.ECE: Estimate.of(float(expected_calibration_error(bins)), interval, floor=float(noise_floor(bins))),
             Key.DEBIASED_ECE: Estimate.of(float(debiased_calibration_error(bins)), interval),
             Key.MCE: Estimate.of(

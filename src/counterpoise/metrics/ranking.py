@@ -16,6 +16,7 @@ from counterpoise.functional.intervals import (
     bootstrap_intervals,
     calibration_error_interval,
     delong_interval,
+    none_seen,
     normal_quantile,
 )
 from counterpoise.functional.smooth import cosine_moments, smooth_calibration_error, smooth_noise_floor
@@ -102,8 +103,9 @@ def _smooth_estimate(cells: BinSums, *, level: float, exact: bool) -> Estimate:
     residuals, variances = cosine_moments(position, weights)
     value, bandwidth = (float(part) for part in smooth_calibration_error(residuals, samples))
     floor = float(smooth_noise_floor(variances, samples, bandwidth))
-    squares = float(cells.squared_residual.sum())
-    half = normal_quantile(level) * math.sqrt(max(0.0, squares / samples - value**2) / samples)
+    squares, calibrated = float(cells.squared_residual.sum()), float(cells.calibrated_variance.sum())
+    variance = max(squares / samples - value**2, calibrated / samples)
+    half = max(normal_quantile(level) * math.sqrt(variance / samples), none_seen(samples, level=level))
     bound = None if exact else math.sqrt(2 / math.pi) / bandwidth * float(_displacement(cells, position)) / samples
     interval = Interval(max(0.0, value - floor - half), min(1.0, value + half))
     return Estimate.of(value, interval, floor=floor, error_bound=bound)

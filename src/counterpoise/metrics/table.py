@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from counterpoise._text import shown
-from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, percent
 
 if TYPE_CHECKING:
     from counterpoise.metrics.scores import RankingScores, Scores
@@ -21,7 +21,7 @@ def as_text(scores: "Scores") -> str:
     """A table with a line for each measure."""
     width = max(len(row[0]) for _, rows in _sections(scores) for row in rows)
     lines = [textwrap.fill(verdict(scores), MOST_COLUMNS), f"({_size(scores)})", ""]
-    lines.append(f"{'':{width}}  {'value':>14}  {f'{scores.level:.0%} interval':>20}  {'noise floor':>11}")
+    lines.append(f"{'':{width}}  {'value':>14}  {f'{percent(scores.level)} interval':>20}  {'noise floor':>11}")
     for title, rows in _sections(scores):
         lines.append(title)
         for name, value, interval, floor in rows:
@@ -39,7 +39,7 @@ def as_html(scores: "Scores") -> str:
     for title, rows in _sections(scores):
         body += f'<tr><th colspan="4" style="text-align:left">{html.escape(title)}</th></tr>'
         body += "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    head = cells("th", ("", "value", f"{scores.level:.0%} interval", "noise floor"))
+    head = cells("th", ("", "value", f"{percent(scores.level)} interval", "noise floor"))
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f"<p>{html.escape(verdict(scores))} ({_size(scores)})</p>{table}"
 
@@ -49,12 +49,12 @@ def verdict(scores: "Scores") -> str:
     gap, accuracy = scores[Key.MEAN_GAP], scores[Key.ACCURACY].value
     says = f"Says {accuracy + gap.value:.1%} on average, is right {accuracy:.1%} of the time"
     low, high = sorted((100 * abs(gap.low), 100 * abs(gap.high)))
-    interval = f"({scores.level:.0%} interval {low:.1f} to {high:.1f})"
+    interval = f"({percent(scores.level)} interval {low:.1f} to {high:.1f})"
     if gap.low > 0:
         return f"{says}: overconfident by {100 * gap.value:.1f} points {interval}."
     if gap.high < 0:
         return f"{says}: underconfident by {-100 * gap.value:.1f} points {interval}."
-    interval = f"({scores.level:.0%} interval {100 * gap.low:.1f} to {100 * gap.high:.1f} points)"
+    interval = f"({percent(scores.level)} interval {100 * gap.low:.1f} to {100 * gap.high:.1f} points)"
     return f"{says}: no difference beyond chance {interval}."
 
 

@@ -47,7 +47,7 @@ class DeepMutualLearning(nn.Module):
     ) -> None:
         super().__init__()
         require_list(models, name="models")
-        require_weight(alpha)
+        models = list(models)
         if len(models) < 2:
             raise ValueError(f"deep mutual learning needs at least two models, got {len(models)}")
         require_disjoint_parameters({f"models.{index}": model for index, model in enumerate(models)})
@@ -55,6 +55,16 @@ class DeepMutualLearning(nn.Module):
         self.alpha = alpha
         self.ignore_index = ignore_index
         self.process_group = process_group
+
+    @property
+    def alpha(self) -> float:
+        """The weight of the peers."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, alpha: float) -> None:
+        require_weight(alpha)
+        self._alpha = alpha
 
     @property
     def primary(self) -> nn.Module:

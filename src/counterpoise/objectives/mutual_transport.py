@@ -61,6 +61,7 @@ class MutualTransport(nn.Module):
     ) -> None:
         super().__init__()
         require_list(auxiliaries, name="auxiliaries")
+        auxiliaries = list(auxiliaries)
         require_disjoint_parameters(
             {"primary": primary} | {f"auxiliaries.{index}": auxiliary for index, auxiliary in enumerate(auxiliaries)}
         )
@@ -77,17 +78,12 @@ class MutualTransport(nn.Module):
 
     @alpha.setter
     def alpha(self, alpha: float | AlphaSchedule) -> None:
-        if not callable(alpha):
-            require_weight(alpha)
+        self._alpha = _at(alpha, 0.0)
         self.schedule = alpha
-        self.set_progress(0.0)
 
     def set_progress(self, progress: float) -> None:
         """Tell the alpha schedule how far training is, from 0.0 to 1.0; needless where alpha is constant."""
-        alpha = self.schedule(progress) if callable(self.schedule) else self.schedule
-        # A tensor, so that a compiled step is not compiled anew for each value; on the host and not a buffer, so that
-        # `.to(bfloat16)` does not round it and checkpoints do not hold what the schedule says.
-        self._alpha = torch.tensor(alpha, dtype=torch.float64)
+        self._alpha = _at(self.schedule, progress)
 
     def forward(
         self, *inputs: Any, labels: Tensor | None = None, sample_weight: Tensor | None = None, **named_inputs: Any
@@ -120,3 +116,14 @@ class MutualTransport(nn.Module):
             parameter_group("auxiliaries", list(self.auxiliaries), lr=auxiliary_lr),
         ]
         return [group for group in groups if group["params"]]
+
+
+def _at(schedule: float | AlphaSchedule, progress: float) -> Tensor:
+    """The weight at a point of training, checked.
+
+    A tensor, so that a compiled step is not compiled anew for each value; on the host and not a buffer, so that
+    `.to(bfloat16)` does not round it and checkpoints do not hold what the schedule says.
+    """
+    alpha = schedule(progress) if callable(schedule) else schedule
+    require_weight(alpha)
+    return torch.tensor(alpha, dtype=torch.float64)

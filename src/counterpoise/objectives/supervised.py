@@ -53,7 +53,7 @@ class SupervisedObjective(nn.Module):
 
     Args:
         model: returns logits `[..., K]`, or an object or mapping with `logits`.
-        loss: called as `loss(logits, labels)`.
+        loss: called as `loss(logits, labels)`; to train on several devices it must take `group`, too.
         ignore_index: positions with this label take no part, in training and in evaluation.
         process_group: over which each batch is sharded; passed to the loss as `group`.
 

@@ -11,7 +11,7 @@ from typing import Literal
 from counterpoise._documents import from_document, to_document
 from counterpoise.data.corruptions import CORRUPTIONS, SEVERITIES, STANDARD
 from counterpoise.models import Backbone
-from counterpoise.recipes.methods import METHODS
+from counterpoise.recipes.methods import method_named
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 1
 
@@ -172,7 +172,7 @@ class Recipe:
     @property
     def choice(self) -> dict[str, float]:
         """One value of each hyper-parameter of the method."""
-        return METHODS[self.method].choice(self.hyper)
+        return method_named(self.method).choice(self.hyper)
 
     @property
     def digest(self) -> str:
@@ -199,8 +199,7 @@ def require_possible(recipe: Recipe) -> None:
     ...
     ValueError: Cross-entropy has no hyper-parameter alpha; it has none
     """
-    if recipe.method not in METHODS:
-        raise ValueError(f"there is no method {recipe.method!r}; the methods are {', '.join(METHODS)}")
+    method = method_named(recipe.method)
     optimizer, engine, data = recipe.optimizer, recipe.engine, recipe.data
     positive = {
         "epochs": recipe.epochs,
@@ -245,17 +244,18 @@ def require_possible(recipe: Recipe) -> None:
     shares = {"pruning.share": recipe.pruning.share, "pruning.smoothing": recipe.pruning.smoothing}
     shares |= {"engine.ema": engine.ema} if engine.ema is not None else {}
     wrong += [f"{name} must lie between 0 and 1, got {value}" for name, value in shares.items() if not 0 < value < 1]
-    if recipe.batch % (engine.devices * engine.nodes):
-        wrong.append(f"batch {recipe.batch} cannot be divided between {engine.devices * engine.nodes} devices")
+    devices = engine.devices * engine.nodes
+    if devices > 0 and recipe.batch % devices:
+        wrong.append(f"batch {recipe.batch} cannot be divided between {devices} devices")
     if sorted(set(optimizer.milestones)) != list(optimizer.milestones):
         wrong.append(f"optimizer.milestones must increase, got {optimizer.milestones}")
     if engine.strategy == "fsdp" and (engine.ema is not None or engine.precision == "float16"):
         wrong.append("engine.strategy fsdp takes neither engine.ema nor float16; use ddp, or bfloat16")
-    if METHODS[recipe.method].prunes and data.pipeline == "stream":
+    if method.prunes and data.pipeline == "stream":
         wrong.append(f"{recipe.method} prunes its samples, which needs data.pipeline memory")
     if wrong:
         raise ValueError("; ".join(wrong))
-    METHODS[recipe.method].choice(recipe.hyper)
+    method.choice(recipe.hyper)
 
 
 def corruption_names(given: tuple[str, ...]) -> list[str]:
@@ -277,6 +277,6 @@ def _wrong_corruptions(options: EvaluationOptions) -> list[str]:
         corruption_names(options.corruptions)
     except ValueError as error:
         wrong.append(f"evaluation.corruptions: {error}")
-    if not set(options.severities) <= set(SEVERITIES):
-        wrong.append(f"evaluation.severities must be among {SEVERITIES}, got {options.severities}")
+    if not set(options.severities) <= set(SEVERITIES) or len(set(options.severities)) < len(options.severities):
+        wrong.append(f"evaluation.severities must be among {SEVERITIES}, each once, got {options.severities}")
     return wrong

@@ -132,6 +132,8 @@ def _focal_dtdp(gamma: float, weight: float) -> Loss:
 _CONSTANT_ALPHA = {"alpha_warmup": 0.0}
 """Share of training over which alpha grows linearly from 0."""
 
+_SHARE = {"alpha_warmup": (0.0, 1.0)}
+
 METHODS: dict[str, Method] = {
     "ce": Method("Cross-entropy", 1, _loss(cross_entropy), {}, PAPER),
     "ls": Method(
@@ -153,6 +155,13 @@ METHODS: dict[str, Method] = {
     ),
     "de3": Method("Deep ensemble of 3", 1, _loss(cross_entropy), {}, PAPER, members=3),
     "dml": Method("DML", 2, _deep_mutual, {"alpha": ALPHA_GRID}, "MTE's grid"),
-    "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, besides=_CONSTANT_ALPHA),
-    "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, besides=_CONSTANT_ALPHA),
+    "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, besides=_CONSTANT_ALPHA, bounds=_SHARE),
+    "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, besides=_CONSTANT_ALPHA, bounds=_SHARE),
 }
+
+
+def method_named(name: str) -> Method:
+    """The method; a `ValueError` that lists them where there is none of this name."""
+    if name not in METHODS:
+        raise ValueError(f"there is no method {name!r}; the methods are {', '.join(METHODS)}")
+    return METHODS[name]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from counterpoise.recipes.config import Recipe, require_possible
-from counterpoise.recipes.methods import METHODS
+from counterpoise.recipes.methods import method_named
 
 FORM = "FIELD=LOW:HIGH or FIELD=LOW:HIGH:log, such as hyper.alpha=0.4:1.2 or optimizer.lr=0.01:0.3:log"
 
@@ -99,9 +99,9 @@ def default_ranges(recipe: Recipe) -> tuple[Range, ...]:
     >>> [(r.path, r.low, r.high, r.log) for r in default_ranges(Recipe(method="dca"))]
     [('hyper.beta', 0.5, 10.0, True)]
     """
-    method = METHODS[recipe.method]
+    method = method_named(recipe.method)
     ranges = tuple(
-        Range(f"hyper.{name}", min(grid), max(grid), log=max(grid) >= LOG_RATIO * min(grid))
+        Range(f"hyper.{name}", min(grid), max(grid), log=0 < LOG_RATIO * min(grid) <= max(grid))
         for name, grid in method.grid.items()
         if len(grid) > 1 and name not in recipe.hyper
     )
@@ -175,7 +175,7 @@ def _fields(kind: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
 
 def _numbers(recipe: Recipe) -> dict[str, bool]:
     """The fields that may be searched, and whether they take whole numbers only."""
-    found = {f"hyper.{name}": False for name in METHODS[recipe.method].choice({})}
+    found = {f"hyper.{name}": False for name in method_named(recipe.method).choice({})}
     for path, hint in _fields(Recipe):
         several = get_origin(hint) in (Union, types.UnionType)
         kinds = set(get_args(hint)) - {types.NoneType} if several else {hint}

@@ -7,7 +7,6 @@ from counterpoise.models import Backbone
 from counterpoise.recipes.config import (
     DataOptions,
     EngineOptions,
-    EvaluationOptions,
     OptimizerOptions,
     Recipe,
 )
@@ -29,7 +28,6 @@ def paper(data: str, primary: Backbone) -> Recipe:
         primary=primary,
         auxiliary=RESNET18,
         data=DataOptions(name=data),
-        evaluation=EvaluationOptions(ood=("svhn",)),
     )
 
 
@@ -58,7 +56,7 @@ def cifar100_resnet50() -> Recipe:
 def tiny_imagenet_resnet34() -> Recipe:
     """Tiny-ImageNet at 64 pixels with ResNet34."""
     recipe = paper("tiny-imagenet", RESNET34)
-    return replace(recipe, data=replace(recipe.data, padding=8), evaluation=EvaluationOptions())
+    return replace(recipe, data=replace(recipe.data, padding=8))
 
 
 def tiny_imagenet_resnet50() -> Recipe:
@@ -70,7 +68,7 @@ def pacs_resnet34() -> Recipe:
     """PACS at 64 pixels: trained on three domains, tested on the fourth; batches of 20."""
     recipe = paper("pacs_64", RESNET34)
     data = replace(recipe.data, domain="sketch", held_out=0.1, padding=8)
-    return replace(recipe, data=data, batch=20, evaluation=EvaluationOptions())
+    return replace(recipe, data=data, batch=20)
 
 
 def cifar10_small() -> Recipe:

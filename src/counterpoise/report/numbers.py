@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, percent
 from counterpoise.metrics.scores import GroupScores, RankingScores, Scores
 from counterpoise.report.data import (
     name_of,
@@ -119,7 +119,7 @@ def reliability_table(scores: Scores) -> Table:
         )
         for row in reliability_bins(scores.top_label, level=scores.level)
     ]
-    heads = ("confidence", "samples", "share", "mean confidence", "accuracy", f"{scores.level:.0%} interval")
+    heads = ("confidence", "samples", "share", "mean confidence", "accuracy", f"{percent(scores.level)} interval")
     return table("Bins of the predicted class", heads, rows)
 
 
@@ -136,7 +136,7 @@ def class_table(scores: Scores, *, most: int) -> Table:
         )
         for row in worst_classes(scores, most=most)
     ]
-    heads = ("class", "share of labels", "mean probability", "ECE", f"{scores.level:.0%} interval", "noise floor")
+    heads = ("class", "share of labels", "mean probability", "ECE", f"{percent(scores.level)} interval", "noise floor")
     return table("Classes by calibration error", heads, rows)
 
 

@@ -1,6 +1,6 @@
 """Findings in words."""
 
-from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.estimates import Key, percent
 from counterpoise.metrics.scores import Recalibration, Scores
 from counterpoise.metrics.selective import operating_point
 from counterpoise.report.data import threshold_text, worst_classes
@@ -9,7 +9,9 @@ from counterpoise.report.data import threshold_text, worst_classes
 def accuracy_sentence(scores: Scores) -> str:
     """Accuracy with its interval."""
     accuracy = scores[Key.ACCURACY]
-    return f"Accuracy {accuracy.value:.2%} ({scores.level:.0%} interval {accuracy.low:.2%} to {accuracy.high:.2%})."
+    return (
+        f"Accuracy {accuracy.value:.2%} ({percent(scores.level)} interval {accuracy.low:.2%} to {accuracy.high:.2%})."
+    )
 
 
 def ece_sentence(scores: Scores) -> str:
@@ -18,7 +20,7 @@ def ece_sentence(scores: Scores) -> str:
     floor = (
         "" if ece.floor is None else f" A perfectly calibrated model would show {ece.floor:.2%} here, by chance alone."
     )
-    return f"ECE {ece.value:.2%} ({scores.level:.0%} interval {ece.low:.2%} to {ece.high:.2%}).{floor}"
+    return f"ECE {ece.value:.2%} ({percent(scores.level)} interval {ece.low:.2%} to {ece.high:.2%}).{floor}"
 
 
 def selective_sentence(scores: Scores, *, risk: float) -> str:

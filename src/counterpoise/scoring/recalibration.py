@@ -72,11 +72,23 @@ class Reservoir:
 
 
 def fit_temperature(path: str | Path) -> TemperatureScaling:
-    """Temperature scaling fitted on the labelled, clean samples of a file, such as those of held-out images."""
+    """Temperature scaling fitted on the labelled, clean samples of a file, such as those of held-out images.
+
+    Samples whose label has the probability 0, which no temperature changes, are left out.
+    """
     table = read_predictions(path)
-    batch = checked(table, RowKinds.of(table).clean, labelled=True, first_row=0)
-    logits = batch.probabilities.log() if batch.logits is None else batch.logits
-    return TemperatureScaling().fit(logits, batch.required_labels())
+    clean = RowKinds.of(table).clean
+    if not clean.any():
+        raise ValueError(f"{path}: it holds no labelled, clean sample to fit a temperature to")
+    try:
+        batch = checked(table, clean, labelled=True, first_row=0)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    logits, labels = batch.probabilities.log() if batch.logits is None else batch.logits, batch.required_labels()
+    possible = _is_possible(logits, labels)
+    if not bool(possible.any()):
+        raise ValueError(f"{path}: every label has the probability 0, which no temperature changes")
+    return TemperatureScaling().fit(logits[possible], labels[possible])
 
 
 def try_temperature(reservoir: Reservoir, *, bins: int, level: float) -> Recalibration | None:
@@ -88,7 +100,7 @@ def try_temperature(reservoir: Reservoir, *, bins: int, level: float) -> Recalib
         return None
     logits, labels = reservoir.samples()
     half = len(labels) // 2
-    possible = torch.isfinite(logits[:half].gather(-1, labels[:half].unsqueeze(-1)).squeeze(-1))
+    possible = _is_possible(logits[:half], labels[:half])
     if int(possible.sum()) < FEWEST_SAMPLES // 2:
         return None
     scaling = TemperatureScaling().fit(logits[:half][possible], labels[:half][possible])
@@ -104,6 +116,11 @@ def try_temperature(reservoir: Reservoir, *, bins: int, level: float) -> Recalib
         bins_before=bins_before,
         bins_after=bins_after,
     )
+
+
+def _is_possible(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether the label of each row has a probability above 0, `[n]`."""
+    return torch.isfinite(logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1))
 
 
 def _measured(logits: Tensor, labels: Tensor, *, bins: int, level: float) -> tuple[dict[Key, Estimate], BinTable]:

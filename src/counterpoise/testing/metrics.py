@@ -59,8 +59,11 @@ def check_metric(
 
 
 def _same(actual: Mapping[Any, Estimate], expected: Mapping[Any, Estimate], complaint: str) -> None:
+    assert set(actual) == set(expected), f"{complaint}: it estimates {sorted(actual)}, not {sorted(expected)}"
     for key, estimate in expected.items():
-        for name in ("value", "low", "high"):
-            one, other = getattr(actual[key], name), getattr(estimate, name)
+        for name in ("value", "low", "high", "floor"):
+            one, other = (
+                math.nan if each is None else each for each in (getattr(actual[key], name), getattr(estimate, name))
+            )
             close = math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-10) or (math.isnan(one) and math.isnan(other))
             assert close, f"{complaint}: {key} {name} is {one}, not {other}"

@@ -89,13 +89,15 @@ def _check_evaluation(objective: nn.Module, inputs: Tensor | Mapping[str, Any], 
         with torch.no_grad():
             with_labels, without = _call(objective, inputs, labels), _call(objective, inputs, None)
             alone = primary(inputs) if isinstance(inputs, Tensor) else primary(**inputs)
+            objective.train()
+            unlabelled = _call(objective, inputs, None)
     finally:
         for hook in hooks:
             hook.remove()
-    assert not ran, f"in evaluation {sorted(set(ran))} run beside the primary"
+    assert not ran, f"in evaluation, or without labels, {sorted(set(ran))} run beside the primary"
     alone = alone if isinstance(alone, Tensor) else (alone["logits"] if isinstance(alone, Mapping) else alone.logits)
     assert torch.equal(with_labels.logits, alone), "the primary alone gives other logits"
-    assert without.loss is None, "without labels there is a loss"
+    assert without.loss is None is unlabelled.loss, "without labels there is a loss"
     classes = alone.shape[-1]
     expected = nn.functional.cross_entropy(alone.float().reshape(-1, classes), labels.reshape(-1))
     assert torch.allclose(with_labels.loss.float(), expected), "in evaluation the loss is not the cross-entropy"

@@ -96,6 +96,8 @@ def load_run(folder: str | Path, *, models: ModelFactory | None = None, member: 
         if not part.primary.exists():
             raise ValueError(f"{part.primary} is not there yet: `counterpoise resume {run.path}` trains on")
     metadata, _ = read_safetensors(folders[0].primary)
+    if missing := [name for name in ("class_names", "channels", "size", "mean", "std") if name not in metadata]:
+        raise ValueError(f"{folders[0].primary} was not written by a run: its metadata lack {', '.join(missing)}")
     classes = tuple(json.loads(metadata["class_names"]))
     channels, height, width = image_shape(metadata)
     models = models or recipe_models(recipe, classes=len(classes), channels=channels)

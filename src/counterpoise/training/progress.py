@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,10 +22,11 @@ _is_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 def say(text: str) -> None:
-    """A line on standard error, at once."""
+    """A line on standard error, at once; a run goes on where nobody reads it any more."""
     if not _is_quiet.get():
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        with suppress(BrokenPipeError):
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
 
 
 @contextmanager

@@ -46,6 +46,9 @@ SCHEMA, SCHEMA_VERSION = "counterpoise.search", 1
 SWEEP = (0.5, 0.0, 1.0, 0.25, 0.75)
 """Shares of each range that are tried first."""
 
+_REDRAWS = 1000
+"""Random points, the last resort, after which nothing new is expected."""
+
 _NAME = "search"
 
 State = Literal["complete", "failed", "running"]
@@ -139,7 +142,10 @@ class SharedStudy:
         return self.folder / "trials" / f"{number:04d}"
 
     def take(self, total: int) -> Claim | None:
-        """A trial to train: one that nobody trains any more, or a new one while there are fewer than `total`."""
+        """A trial to train: one that nobody trains any more, or a new one while there are fewer than `total`.
+
+        None where there is none, or where every point of ranges of whole numbers was tried.
+        """
         with self.lock:
             for trial in self._trials(TrialState.RUNNING):
                 claim = self._claim(trial)
@@ -210,16 +216,19 @@ class SharedStudy:
             return None
         return Claim(trial.number, dict(trial.params), lock)
 
-    def _ask(self) -> Claim:
-        """A new trial; the lock must be held."""
+    def _ask(self) -> Claim | None:
+        """A new trial, if there is anything new to try; the lock must be held."""
         if not self._trials(TrialState.WAITING):  # else a process died before it began its trial
-            self._study.enqueue_trial(self._next_point())
+            point = self._next_point()
+            if point is None:
+                return None
+            self._study.enqueue_trial(point)
         number = self._study.ask(self._distributions).number
         claim = self._claim(self._study.get_trials(deepcopy=False)[number])
         assert claim is not None
         return claim
 
-    def _next_point(self) -> Values:
+    def _next_point(self) -> Values | None:
         """Of the sweep, or else of the Gaussian process, or else a random one: the first that was not tried."""
         tried = [trial.values for trial in self.search().trials]
         for point in sweep(self.ranges, seed=self.seed):
@@ -235,7 +244,8 @@ class SharedStudy:
         if point not in tried:
             return point
         generator = np.random.default_rng(seed)
-        return {r.path: r.at(generator.random()) for r in self.ranges}
+        random = ({r.path: r.at(generator.random()) for r in self.ranges} for _ in range(_REDRAWS))
+        return next((point for point in random if point not in tried), None)
 
     @property
     def _distributions(self) -> dict[str, BaseDistribution]:
