@@ -2,7 +2,7 @@
 
 Confidences are drawn from a known distribution and hits from a known accuracy at each confidence, so that the value of
 the binned ECE in the population is known. An interval of level 95% should contain it in at least 93% of the samples;
-where the error exceeds three noise floors, in at most 98%.
+where the error exceeds three noise floors, and 30 errors or more are expected, in at most 98%.
 """
 
 import argparse
@@ -53,6 +53,8 @@ SHAPES: dict[str, Tensor] = {
 
 ERRORS = (0.0, 0.005, 0.02, 0.05, 0.10)
 SIZES = (200, 500, 1_000, 10_000)
+FEWEST_ERRORS = 30
+"""From which on an interval must not be too wide either; the number of fewer takes too few values for 95%."""
 BLOCK = 1_000_000
 """Confidences that are drawn at a time."""
 
@@ -124,7 +126,8 @@ def all_ece_coverage(
                     progress(f"ECE: {name}")
                     row = ece_coverage(kind, accuracy, error, size, repetitions, generator)
                     rows.append(({"confidence": kind, "shape": shape, "error": error, "samples": size}, row))
-                    most = HIGHEST + slack if error > FLOORS * row["floor"] else None
+                    clear = error > FLOORS * row["floor"] and row["errors"] >= FEWEST_ERRORS
+                    most = HIGHEST + slack if clear else None
                     checks.append(Check(f"ECE coverage: {name}", row["coverage"], LOWEST - slack, most))
                     if error == 0:
                         checks.append(floor_check(name, row))
@@ -182,9 +185,9 @@ def ece_coverage(
         sums = flat.map(lambda each: each.view(-1, BINS))
         low, high = calibration_error_interval_by_class(sums)
         measures = (noise_floor, expected_calibration_error, debiased_calibration_error)
-        counted = ((low <= error) & (error <= high), high < error, low > error, high - low)
+        counted = ((low <= error) & (error <= high), high < error, low > error, high - low, (~hits).sum(-1))
         found.append(torch.stack([each.double() for each in (*counted, *(measure(sums) for measure in measures))]))
-    names = ("coverage", "interval_below", "interval_above", "width", "floor", "plug_in", "debiased")
+    names = ("coverage", "interval_below", "interval_above", "width", "errors", "floor", "plug_in", "debiased")
     return dict(zip(names, torch.cat(found, -1).mean(-1).tolist(), strict=True))
 
 

@@ -22,6 +22,7 @@ from counterpoise.functional.intervals import (
     calibration_error_interval,
     calibration_error_interval_by_class,
     delong_interval,
+    mean_gap_interval,
     mean_interval,
     normal_quantile,
     wilson_interval,
@@ -57,9 +58,16 @@ def test_noise_floor_of_one_bin_is_the_mean_absolute_deviation_of_a_binomial(cou
     assert noise_floor(sums).item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_one_value_has_an_interval_only_where_its_variance_is_known():
-    assert all(map(math.isnan, mean_interval(0.5, 0.25, 1)))
-    assert mean_interval(0.5, 0.25, 1, least_variance=0.01) == pytest.approx((0.5 - 0.196, 0.5 + 0.196), abs=1e-4)
+def test_one_value_has_no_interval():
+    assert all(math.isnan(limit) for limit in mean_interval(0.5, 0.25, 1))
+
+
+def test_the_interval_of_the_mean_gap_holds_wilsons_where_confidence_says_nothing():
+    """All confidences are 0.9, so that `hit - p` varies as the hit does."""
+    p, hits = torch.full((400,), 0.9, dtype=torch.float64), torch.arange(400) < 300
+    low, high = mean_gap_interval(sums_by_index(bin_index(p, 15), p, hits, 15))
+    of_accuracy, half = wilson_interval(300, 400), 1.959964 * math.sqrt(0.75 * 0.25 / 400)
+    assert (low, high) == pytest.approx((0.15 - half, 0.9 - of_accuracy.low), rel=1e-6)
 
 
 def test_a_calibrated_model_without_errors_is_not_called_underconfident():
@@ -124,12 +132,12 @@ def test_delong_equals_its_definition():
 
 
 def test_no_error_at_all_leaves_room_for_some():
-    """1,000 right predictions at confidence 1 - 1e-6: the error rate may still be 0.37%."""
+    """1,000 right predictions at confidence 1 - 1e-6: the error rate may still be 0.38%."""
     confidence = torch.full((1000,), 1 - 1e-6, dtype=torch.float64)
     sums = sums_by_index(torch.zeros(1000, dtype=torch.int64), confidence, confidence > 0, 1)
     low, high = calibration_error_interval(sums)
     assert low < 1e-5
-    assert high == pytest.approx(0.0037, abs=1e-4)
+    assert high == pytest.approx(0.0038, abs=1e-4)
 
 
 def test_interval_does_not_depend_on_empty_bins():

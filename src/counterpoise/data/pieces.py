@@ -102,11 +102,12 @@ def open_split(source: Source, split: str, *, domain: str | None = None) -> Stor
     if source.kind not in ("parquet", "hub"):
         raise ValueError(f"{source.info.name} at {source.location} is no Parquet, which alone can be streamed")
     files = source.files.get(stored) or _files_on_the_hub(source, stored)
-    opened = [ParquetRows(source, name) for name in files]
     pieces: list[Piece] = []
     domains: list[str | None] = []
+    named: dict[str, tuple[str, ...]] = {}
     first = 0
-    for file in opened:
+    for file in (ParquetRows(source, name) for name in files):
+        named[file.name] = file.classes
         for group in range(file.file.metadata.num_row_groups):
             pieces.append(Piece(file.name, group, first, file.file.metadata.row_group(group).num_rows))
             first += pieces[-1].rows
@@ -115,7 +116,7 @@ def open_split(source: Source, split: str, *, domain: str | None = None) -> Stor
     if first == 0:
         raise ValueError(f"{source.info.name}, split {split!r} at {source.location} has no rows")
     kept = torch.tensor([(each == domain) == (split == "test") for each in domains]) if domains else None
-    return Stored(source, tuple(pieces), classes_of(source, opened), kept)
+    return Stored(source, tuple(pieces), classes_of(source, named), kept)
 
 
 def _files_on_the_hub(source: Source, stored: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Encoded images and labels, chunk by chunk, from wherever a source has them; nothing is decoded here."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,8 +96,11 @@ def read_rows(source: Source, split: str, *, domain: str | None = None) -> Rows:
             yield from _chunks(file.tables(), file.columns, first=first, file=name, split=split, domain=domain)
             first += file.rows
 
-    opened = [ParquetRows(source, name) for name in files]
-    return Rows(sum(file.rows for file in opened), classes_of(source, opened), every_chunk())
+    total, named = 0, {}
+    for file in (ParquetRows(source, name) for name in files):  # one after the other: there may be thousands
+        total += file.rows
+        named[file.name] = file.classes
+    return Rows(total, classes_of(source, named), every_chunk())
 
 
 class ParquetRows:
@@ -131,16 +134,20 @@ class ParquetRows:
         return self.file.read(columns=[name], use_threads=False).column(name)
 
 
-def classes_of(source: Source, opened: Iterable[ParquetRows]) -> tuple[str, ...]:
-    """Names of the classes of a split, which its files must agree on; where none has names, numbers."""
-    named = {file.name: file.classes for file in opened if file.classes}
-    if not named:
+def classes_of(source: Source, named: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Names of the classes of a split, which its files must agree on; where none has names, numbers.
+
+    Args:
+        source: of the split.
+        named: what each of its files calls the classes; empty where it does not say.
+    """
+    first = next((file for file, names in named.items() if names), None)
+    if first is None:
         every = source.files or hub_files(source)
-        labels = (_labels_of(ParquetRows(source, name)) for files in every.values() for name in files)
-        return _numbered(labels)
-    first, *others = named
-    for other in others:
-        if named[other] != named[first]:
+        opened = (ParquetRows(source, name) for files in every.values() for name in files)
+        return _numbered(file.column(file.columns.label) for file in opened)
+    for other, names in named.items():
+        if names and names != named[first]:
             raise ValueError(
                 f"{other} names other classes than {first}, or in another order: {', '.join(named[other][:10])} "
                 f"instead of {', '.join(named[first][:10])}; write both with the same names"
@@ -192,10 +199,6 @@ def _reaching_the_hub(source: Source) -> Iterator[Any]:
             f"hub: {error}{stored if source.info.hub else ''}; or connect to the network once, after which the hub's "
             "cache holds it"
         ) from None
-
-
-def _labels_of(file: ParquetRows) -> Any:
-    return file.column(file.columns.label)
 
 
 def _numbered(labels: Iterable[Any]) -> tuple[str, ...]:

@@ -166,12 +166,14 @@ def debiased_calibration_error(sums: BinSums) -> Tensor:
 def gap_deviation(sums: BinSums) -> Tensor:
     """Standard deviation of `sums.gap`, per bin: `sqrt((mean (hit - p)^2 - gap^2) / N)`.
 
-    It is at least that of a calibrated bin, `sqrt(mean p (1 - p) / N)`: where no error, or no hit, has been seen yet,
-    the residuals hardly vary, and what is left of the gap would be taken for certain.
+    Where no error, or no hit, has been seen yet, the residuals hardly vary, and what is left of the gap would be taken
+    for certain: there it is at least that of a calibrated bin, `sqrt(mean p (1 - p) / N)`.
     """
     samples = sums.samples.unsqueeze(-1)
-    observed = sums.squared_residual / samples - sums.gap**2
-    return (torch.maximum(observed, sums.calibrated_variance / samples).clamp(min=0) / samples).sqrt()
+    variance = sums.squared_residual / samples - sums.gap**2
+    one_sided = (sums.hits == 0) | (sums.hits == sums.count)
+    least = torch.where(one_sided, sums.calibrated_variance / samples, 0.0)
+    return (torch.maximum(variance, least) / samples).sqrt()
 
 
 def cross_fit_size(gap: Tensor, deviation: Tensor) -> Tensor:

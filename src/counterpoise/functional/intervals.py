@@ -1,8 +1,8 @@
 """Confidence intervals, each with the method that fits its measure.
 
-`level` is the nominal coverage. Accuracy: Wilson. Means (NLL, Brier score, mean gap): normal. Calibration errors:
-`calibration_error_interval`, whose estimand is the population value of the binned error. AUROC: DeLong. Other ranking
-measures: bootstrap.
+`level` is the nominal coverage. Accuracy: Wilson. Means (NLL, Brier score): normal. Mean gap: both. Calibration
+errors: `calibration_error_interval`, whose estimand is the population value of the binned error. AUROC: DeLong. Other
+ranking measures: bootstrap.
 """
 
 import math
@@ -54,27 +54,12 @@ def wilson_interval(hits: float, count: float, *, level: float = DEFAULT_LEVEL) 
     return Interval(max(0.0, centre - half), min(1.0, centre + half))
 
 
-def mean_interval(
-    total: float,
-    total_of_squares: float,
-    count: float,
-    *,
-    level: float = DEFAULT_LEVEL,
-    least_variance: float | None = None,
-) -> Interval:
-    """Normal interval of a mean, from the sum and the sum of squares.
-
-    Args:
-        total: sum of the values.
-        total_of_squares: sum of their squares.
-        count: how many there are. One says nothing of their variance: the limits are NaN, unless the least is known.
-        level: nominal coverage.
-        least_variance: of a single value. A model without an error so far has errors that vary all the same.
-    """
-    if count < 2 and least_variance is None:
+def mean_interval(total: float, total_of_squares: float, count: float, *, level: float = DEFAULT_LEVEL) -> Interval:
+    """Normal interval of a mean, from the sum and the sum of squares; NaN for one value, which has no variance."""
+    if count < 2:
         return Interval(math.nan, math.nan)
     mean = total / count
-    variance = max(least_variance or 0.0, total_of_squares / count - mean**2) / max(1.0, count - 1)
+    variance = max(0.0, total_of_squares / count - mean**2) / (count - 1)
     half = normal_quantile(level) * math.sqrt(variance)
     return Interval(mean - half, mean + half)
 
@@ -91,7 +76,8 @@ def calibration_error_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -
       a_b = max(abs(d_b), 1.05 s_b), from where on it falls with the size of the gap;
     - se comes from the variance of the estimator's terms (a function of gap over deviation, see `_term_variance`) and
       their multinomial covariance. In the upper limit it is at least what no error in N samples leaves open, so that
-      a model without a single error does not get an interval of width 0.
+      a model without a single error does not get an interval of width 0. With few errors it is also at least what
+      `mean_gap_interval` leaves open: the error cannot be below the mean gap.
 
     Over classes the gaps of one sample are dependent; twice the sum of the classes' variances bounds theirs.
     Both limits are cut to [0, 1]. Coverage by simulation: `python -m benchmarks.coverage`.
@@ -103,6 +89,8 @@ def calibration_error_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -
     low = float(terms.estimate.sum()) - z * dependence * math.sqrt(float(terms.variance_near_zero.sum().clamp(min=0)))
     half = z * dependence * math.sqrt(float(terms.variance.sum().clamp(min=0)))
     high = float((terms.estimate + terms.bias).sum()) + max(half, none_seen(_samples(sums), level=level))
+    if classes == 1:
+        high = max(high, float(_largest_gap(sums, level=level)))
     return Interval(min(1.0, max(0.0, low / classes)), min(1.0, max(0.0, high / classes)))
 
 
@@ -112,7 +100,43 @@ def calibration_error_interval_by_class(sums: BinSums, *, level: float = DEFAULT
     terms = error_terms(sums)
     low = terms.estimate - z * terms.variance_near_zero.clamp(min=0).sqrt()
     half = (z * terms.variance.clamp(min=0).sqrt()).clamp(min=none_seen(_samples(sums), level=level))
-    return low.clamp(0, 1), (terms.estimate + terms.bias + half).clamp(0, 1)
+    high = torch.maximum(terms.estimate + terms.bias + half, _largest_gap(sums, level=level))
+    return low.clamp(0, 1), high.clamp(0, 1)
+
+
+def mean_gap_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -> Interval:
+    """Interval of the mean confidence minus the accuracy: the normal one, and Wilson's of the error rate, together.
+
+    The variance of a hit is that of `hit - p` in both, and at least that of a calibrated model. With many errors the
+    two are one. With few, the normal upper limit is too low (without an error there is hardly any), and Wilson's lower
+    limit too high.
+    """
+    low, high = _gap_limits(sums, level=level)
+    return Interval(float(low), float(high))
+
+
+def _gap_limits(sums: BinSums, *, level: float) -> tuple[Tensor, Tensor]:
+    """`mean_gap_interval` of `[..., B]` sums, `[...]` each."""
+    z2, samples = normal_quantile(level) ** 2, sums.samples
+    gap, wrong = -sums.gap.sum(-1), 1 - sums.hits.sum(-1) / samples
+    observed = sums.squared_residual.sum(-1) / samples - gap**2
+    variance = torch.maximum(observed, sums.calibrated_variance.sum(-1) / samples)
+    normal = (z2 * variance / samples).sqrt()
+    centre = gap + z2 * (0.5 - wrong) / (samples + z2)
+    half = (z2 * (variance * samples + z2 / 4)).sqrt() / (samples + z2)
+    return torch.minimum(gap - normal, centre - half), torch.maximum(gap + normal, centre + half)
+
+
+def _largest_gap(sums: BinSums, *, level: float) -> Tensor:
+    """Of `[..., B]` sums, the largest mean gap that few errors, or few hits, leave open; 0 where there are more."""
+    low, high = _gap_limits(sums, level=level)
+    hits = sums.hits.sum(-1)
+    few = torch.minimum(hits, sums.samples - hits) < _FEW
+    return torch.where(few, torch.maximum(-low, high), 0.0)
+
+
+_FEW = 50
+"""Errors whose number is still so skewed that a normal upper limit is too low."""
 
 
 class ErrorTerms(NamedTuple):

@@ -32,8 +32,8 @@ from counterpoise.functional.intervals import (
     brier_calibration_interval,
     calibration_error_interval,
     maximum_error_interval,
+    mean_gap_interval,
     mean_interval,
-    none_seen,
     wilson_interval,
 )
 from counterpoise.metrics.estimates import Estimate, Key
@@ -111,13 +111,8 @@ class TopLabelCalibration:
         bins = bin_sums_of(sums)
         require_samples(bins.samples)
         interval = calibration_error_interval(bins, level=self.level)
-        gap = float(mean_gap(bins))
-        squares, calibrated = float(bins.squared_residual.sum()), float(bins.calibrated_variance.sum())
-        samples = float(bins.samples)
-        of_gap = mean_interval(gap * samples, squares, samples, level=self.level, least_variance=calibrated / samples)
-        room = none_seen(samples, level=self.level)
         return {
-            Key.MEAN_GAP: Estimate.of(gap, Interval(min(of_gap.low, gap - room), max(of_gap.high, gap + room))),
+            Key.MEAN_GAP: Estimate.of(float(mean_gap(bins)), mean_gap_interval(bins, level=self.level)),
             Key.ECE: Estimate.of(float(expected_calibration_error(bins)), interval, floor=float(noise_floor(bins))),
             Key.DEBIASED_ECE: Estimate.of(float(debiased_calibration_error(bins)), interval),
             Key.MCE: Estimate.of(
