@@ -34,8 +34,8 @@ class Export:
     member: int | None = None
     """Member of an ensemble, counted from 0."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = None
-    """File or folder to write; by default in the run's folder: `primary.FORMAT` (of safetensors, whose name that of the
-    run's own weights is, `export.safetensors`), `member-N.FORMAT` or `hub`."""
+    """File or folder to write; by default `primary.onnx`, `primary.pt2`, `export.safetensors`, `member-N.FORMAT` or
+    `hub` in the run's folder."""
     license: str | None = None
     """For hub: licence of the weights as the Hub names it, such as apache-2.0."""
     repo: Annotated[str | None, tyro.conf.arg(metavar="USER/NAME")] = None
@@ -71,9 +71,9 @@ class Export:
         from counterpoise.training.folder import RunFolder
 
         assert self.to != "hub"  # noqa: S101
-        stem = "export" if self.to == "safetensors" else "primary"
-        name = f"{stem if self.member is None else f'member-{self.member}'}.{self.to}"
-        path = self.out or self.folder / name
+        stem = "export" if self.to == "safetensors" else "primary"  # primary.safetensors is the run's own
+        stem = stem if self.member is None else f"member-{self.member}"
+        path = self.out or self.folder / f"{stem}.{self.to}"
         if path.resolve() == RunFolder(self.folder).primary.resolve():
             raise ValueError(f"{path} holds the weights of the run, which stay as they were trained; give another file")
         example = torch.zeros(2, *trained.shape)

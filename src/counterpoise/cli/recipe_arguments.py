@@ -28,10 +28,12 @@ def with_values_apart(arguments: Sequence[str]) -> list[str]:
 
 def named_recipe(command: str, arguments: Sequence[str]) -> tuple[str, Recipe] | None:
     """The recipe that the arguments of a command begin with; None where they ask for help, or there are none."""
-    is_named = bool(arguments) and not arguments[0].startswith("-")
-    if not is_named and (not arguments or {"-h", "--help"} & set(arguments)):
+    if not arguments:
         return None
-    if not is_named:  # the options have the defaults of the recipe
+    if arguments[0].startswith("-"):
+        if {"-h", "--help"} & set(arguments):
+            return None
+        # Options have the defaults of the recipe, so it must be known before them.
         raise ValueError(f"the recipe comes first: counterpoise {command} RECIPE {arguments[0]} ...")
     name = arguments[0]
     if name not in RECIPES:

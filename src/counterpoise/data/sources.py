@@ -138,17 +138,13 @@ def _parquet_files(folder: Path, start: str, config: str | None = None) -> tuple
 
 def _require_all_files(info: ImageSet, folder: Path, files: list[str]) -> None:
     """Refuse a copy of a named set of which files are missing: its figures would be taken for those of the whole."""
-    missing = [
-        domain
-        for domain in info.domains
-        if any(Path(file).name.startswith(info.domains) for file in files)
-        if not any(Path(file).name.startswith(domain) for file in files)
-    ]
-    for file in files:
-        if numbered := _SHARD.fullmatch(file):
-            start, digits, count = numbered["start"], len(numbered["count"]), int(numbered["count"])
-            every = (f"{start}{shard:0{digits}}-of-{count:0{digits}}.parquet" for shard in range(count))
-            missing += [Path(each).name for each in every if each not in files and Path(each).name not in missing]
+    names = {Path(file).name for file in files}
+    found = {domain for domain in info.domains if any(name.startswith(domain) for name in names)}
+    missing = [domain for domain in info.domains if found and domain not in found]
+    shards = {(shard["start"], shard["count"]) for name in names if (shard := _SHARD.fullmatch(name))}
+    for start, count in sorted(shards):
+        every = (f"{start}{number:0{len(count)}}-of-{count}.parquet" for number in range(int(count)))
+        missing += [name for name in every if name not in names]
     if missing:
         raise ValueError(
             f"{folder} is not all of {info.title}: {', '.join(missing[:5])} {'is' if len(missing) == 1 else 'are'} "

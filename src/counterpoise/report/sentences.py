@@ -48,11 +48,7 @@ def temperature_sentence(tried: Recalibration) -> str:
 
 
 def worst_classes_sentence(scores: Scores) -> str:
-    """The classes whose error is likely more than noise, and how many there are.
-
-    How many noise alone would give is not said: where a class has few hits, far more than `(1 - level) / 2` of the
-    intervals begin above 0.
-    """
+    """The classes whose error is likely more than noise, how many there are, and how many noise alone would give."""
     clear = [row for row in worst_classes(scores, most=scores.classes) if row.low > 0 and row.ece > row.floor]
     if not clear:
         return "No class has a calibration error that is clearly more than noise."
@@ -60,7 +56,8 @@ def worst_classes_sentence(scores: Scores) -> str:
     verb = "is" if len(clear) == 1 else "are"
     return (
         f"Worst calibrated {verb} {listed}. The intervals of {len(clear):,} of {scores.classes:,} classes lie above 0; "
-        "each is for its class alone, and of many classes some lie above 0 by chance."
+        f"each is for its class alone, and of calibrated classes about {percent((1 - scores.level) / 2)} lie above 0 "
+        "by chance."
     )
 
 
