@@ -126,12 +126,16 @@ def all_ece_coverage(
                     progress(f"ECE: {name}")
                     row = ece_coverage(kind, accuracy, error, size, repetitions, generator)
                     rows.append(({"confidence": kind, "shape": shape, "error": error, "samples": size}, row))
-                    clear = error > FLOORS * row["floor"] and row["errors"] >= FEWEST_ERRORS
-                    most = HIGHEST + slack if clear else None
+                    most = HIGHEST + slack if is_clear(error, row) else None
                     checks.append(Check(f"ECE coverage: {name}", row["coverage"], LOWEST - slack, most))
                     if error == 0:
                         checks.append(floor_check(name, row))
     return rows, checks
+
+
+def is_clear(error: float, row: Figures) -> bool:
+    """Whether the error stands out from its noise, with errors enough for a coverage near 95%."""
+    return error > FLOORS * row["floor"] and row["errors"] >= FEWEST_ERRORS
 
 
 def floor_check(name: str, row: Figures) -> Check:

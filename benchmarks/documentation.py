@@ -21,7 +21,7 @@ import torch
 import counterpoise
 from benchmarks import scaling_tables, study_tables
 from benchmarks.comparison_tables import comparison_section
-from benchmarks.coverage import FEWEST_ERRORS, FLOORS
+from benchmarks.coverage import is_clear
 from benchmarks.reporting import markdown_table
 from benchmarks.transcript import blocks_of
 from counterpoise.benchmark.calibration import assumed
@@ -110,7 +110,7 @@ def coverage_section(document: dict[str, Any]) -> str:
             width = sum(row["width"] for row in here) / len(here)
             cells.append(f"{lowest:.1%} ({100 * width:.1f})")
         lines.append(f"| {100 * error:g}% | " + " | ".join(cells) + " |")
-    clear = [row["coverage"] for row in rows if row["error"] > FLOORS * row["floor"] and row["errors"] >= FEWEST_ERRORS]
+    clear = [row["coverage"] for row in rows if is_clear(row["error"], row)]
     floors = [check["measured"] for check in document["checks"] if check["name"].startswith("noise floor")]
     worst_floor = max(abs(floor - 1) for floor in floors)
     summary = (

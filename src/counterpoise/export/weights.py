@@ -36,39 +36,45 @@ def export_safetensors(
 
 def load_safetensors(model: nn.Module, path: str | Path) -> dict[str, str]:
     """Fill a model with the weights of a file, all of them or none, and return the file's metadata."""
-    metadata, tensors, shared = _fitting(model, path)
-    model.load_state_dict(tensors, strict=False)  # a part of another tensor is filled with it
-    return {name: value for name, value in metadata.items() if name not in shared}
+    return fill(model, *read_safetensors(path), path=path)
 
 
-def require_fit(model: nn.Module, path: str | Path) -> None:
-    """Refuse a file whose tensors are not those of a model, which may be on the meta device."""
-    _fitting(model, path)
+def fill(model: nn.Module, metadata: dict[str, str], tensors: dict[str, Tensor], *, path: str | Path) -> dict[str, str]:
+    """`load_safetensors` of what was read from the file already."""
+    others, fitting = require_fit(model, metadata, tensors, path=path)
+    model.load_state_dict(fitting, strict=False)  # a part of another tensor is filled with it
+    return others
 
 
-def _fitting(model: nn.Module, path: str | Path) -> tuple[dict[str, str], dict[str, Tensor], dict[str, str]]:
-    """Metadata and tensors of a file, and the names of tensors that are stored under another."""
-    metadata, tensors = read_safetensors(path)
+def require_fit(
+    model: nn.Module, metadata: dict[str, str], tensors: dict[str, Tensor], *, path: str | Path
+) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors for a model, which may be on the meta device; refused if they are not its own."""
     expected = model.state_dict()
     shared = {name: kept for name, kept in metadata.items() if name in expected and kept in tensors}
     parts = {name for name, kept in shared.items() if kept in expected and _is_view(expected[name], expected[kept])}
-    tensors |= {name: tensors[kept] for name, kept in shared.items() if name not in parts}
-    problems = [
-        *(f"{name} is missing" for name in expected if name not in tensors and name not in parts),
-        *(f"{name} is unexpected" for name in tensors if name not in expected),
-        *(
-            f"{name} is {tensors[name].dtype} {list(tensors[name].shape)}, not {value.dtype} {list(value.shape)}"
-            for name, value in expected.items()
-            if name in tensors and (tensors[name].dtype, tensors[name].shape) != (value.dtype, value.shape)
-        ),
-    ]
+    tensors = tensors | {name: tensors[kept] for name, kept in shared.items() if name not in parts}
+    problems = misfits({name: value for name, value in expected.items() if name not in parts}, tensors)
     if problems:
         more = f"; and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
         raise ValueError(
             f"{path} does not fit {type(model).__name__}: {'; '.join(problems[:_NAMED])}{more}. "
             "Build the model with the backbone, classes, channels and dtype that the file was trained with"
         )
-    return metadata, tensors, shared
+    return {name: value for name, value in metadata.items() if name not in shared}, tensors
+
+
+def misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+    """What is missing in a state, unexpected, or of another dtype or shape."""
+    return [
+        *(f"{name} is missing" for name in expected if name not in found),
+        *(f"{name} is unexpected" for name in found if name not in expected),
+        *(
+            f"{name} is {found[name].dtype} {list(found[name].shape)}, not {value.dtype} {list(value.shape)}"
+            for name, value in expected.items()
+            if name in found and (found[name].dtype, found[name].shape) != (value.dtype, value.shape)
+        ),
+    ]
 
 
 def _stored(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from counterpoise._extras import require
-from counterpoise._files import digest_of, write_text
+from counterpoise._files import digest_of, read_safetensors, write_text
 from counterpoise.export.config import SCHEMA, ModelConfig
 from counterpoise.export.primary import describe, require_primary, uncompiled
 from counterpoise.export.snippet import loading_snippet
-from counterpoise.export.weights import export_safetensors, load_safetensors, require_fit
+from counterpoise.export.weights import export_safetensors, fill, misfits, require_fit
 from counterpoise.metrics import Key, Scores
 from counterpoise.metrics.estimates import percent
 
@@ -140,12 +140,13 @@ def from_pretrained(
             f"{folder} was saved by transformers: load it with that, and ModelConfig.load reads {CONFIG_BESIDE}"
         )
     config = ModelConfig.load(folder / CONFIG)
+    weights = folder / WEIGHTS
+    metadata, tensors = read_safetensors(weights)
     if model is None:
         with torch.device("meta"):  # so that a file is refused before its sizes are taken for granted
-            outline = config.build()
-        require_fit(outline, folder / WEIGHTS)
+            require_fit(config.build(), metadata, tensors, path=weights)
     filled = config.build() if model is None else model
-    load_safetensors(filled, folder / WEIGHTS)
+    fill(filled, metadata, tensors, path=weights)
     return Pretrained(filled.eval(), config)
 
 
@@ -154,17 +155,12 @@ def _require_loadable(model: nn.Module, config: ModelConfig) -> None:
     if config.backbone is None:
         return
     with torch.device("meta"):
-        expected = {name: (value.dtype, value.shape) for name, value in config.build().state_dict().items()}
-    found = {name: (value.dtype, value.shape) for name, value in model.state_dict().items()}
-    for name in [*expected, *found]:
-        if expected.get(name) != found.get(name):
-            here, there = (
-                f"{each[0]} {list(each[1])}" if each else "absent" for each in (found.get(name), expected.get(name))
-            )
-            raise ValueError(
-                f"the model is not the {config.backbone.name} of the configuration with {len(config.class_names)} "
-                f"classes: {name} is {here}, and there {there}; correct the configuration, or save model.float()"
-            )
+        expected = config.build().state_dict()
+    if wrong := misfits(expected, model.state_dict()):
+        raise ValueError(
+            f"the model is not the {config.backbone.name} of the configuration with {len(config.class_names)} "
+            f"classes: {wrong[0]}; correct the configuration, or save model.float()"
+        )
 
 
 def _require_no_run(folder: Path) -> None:

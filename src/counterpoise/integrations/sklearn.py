@@ -235,17 +235,14 @@ def _logits(model: nn.Module, samples: NDArray[np.float32]) -> Tensor:
 
 def _require_logits(objective: MutualTransport, sample: NDArray[np.float32], *, classes: int) -> None:
     """Refuse a primary that has not one logit for each class, as that of a factory that was not asked how many."""
-    device = next(objective.parameters(), torch.zeros(())).device
-    inputs = as_tensor(sample, "X").to(device)
     objective.eval()
-    with torch.no_grad():
-        for name, model in (("primary", objective.primary), *(("auxiliary", each) for each in objective.auxiliaries)):
-            shape = list(call_for_logits(model, [inputs], {}).shape)
-            if shape != [1, classes]:
-                raise ValueError(
-                    f"the {name} returned logits of shape {shape} for one sample, expected [1, {classes}]: its factory "
-                    "is called with the number of features and the number of classes"
-                )
+    for name, model in (("primary", objective.primary), *(("auxiliary", each) for each in objective.auxiliaries)):
+        shape = list(_logits(model, sample).shape)
+        if shape != [1, classes]:
+            raise ValueError(
+                f"the {name} returned logits of shape {shape} for one sample, expected [1, {classes}]: its factory "
+                "is called with the number of features and the number of classes"
+            )
 
 
 def _fitted_temperature(logits: Tensor, labels: NDArray[Any]) -> TemperatureScaling:
