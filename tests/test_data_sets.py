@@ -14,6 +14,8 @@ from counterpoise.data import SETS, StreamLoader, load_images, resolve, sample_i
 from counterpoise.data.images import channel_statistics
 from counterpoise.data.sets import ImageSet
 from counterpoise.data.sources import Source, foreign_split
+from counterpoise.recipes.config import DataOptions, Recipe
+from counterpoise.training.data import named_data, require_evaluable
 
 
 def encoded(pixels: np.ndarray, kind: str = "PNG", mode: str | None = None) -> bytes:
@@ -194,6 +196,23 @@ def test_classes_without_names_on_the_hub_are_those_of_all_splits(tmp_path, monk
         assert load_images("owner/name", split, limit=1).classes == tuple("01234")
         options = {"augmentation": None, "shuffle": False, "drop_last": False}
         assert StreamLoader("owner/name", split, batch=1, seed=0, **options).classes == tuple("01234")
+
+
+def test_a_run_that_streams_from_the_hub_copies_nothing(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    for split, rows in {"train": 12, "test": 3}.items():
+        write(tmp_path / "repository" / f"{split}.parquet", random_pixels(rows), [row % 2 for row in range(rows)])
+    source = Source(ImageSet("owner/name", "owner/name", "", "", (), None), "hub", str(tmp_path / "repository"))
+    for room in ("data.images", "data.stream", "training.data"):
+        monkeypatch.setattr(f"counterpoise.{room}.resolve", lambda *_, **__: source)
+    monkeypatch.delattr(datasets, "load_dataset")
+    options = {"name": "owner/name", "pipeline": "stream", "held_out": 4, "workers": 0}
+    recipe = Recipe(method="ce", data=DataOptions(**options), batch=4, seed=0)
+    data = named_data(recipe)
+    require_evaluable(recipe, data.validation, root=None)
+    assert len(data.test()) == 3
+    trained = torch.cat([batch.ids for batch in data.training(0, 0, 1)])
+    assert sorted([*trained.tolist(), *data.validation.ids.tolist()]) == list(range(12))
 
 
 def test_parquet_by_path(tmp_path):

@@ -302,8 +302,29 @@ def test_memory_does_not_grow_with_the_rows(real_data):
     assert many < 1.3 * few
 
 
+def test_some_rows_are_read_in_place_without_the_row_groups_between(folder, monkeypatch):
+    read = []
+
+    def watched(self, group=None, *, most=1000, tables=ParquetRows.tables):
+        read.append((Path(self.name).name, group))
+        return tables(self, group, most=most)
+
+    monkeypatch.setattr(ParquetRows, "tables", watched)
+    chosen = torch.tensor([51, 3, 21, 22])
+    found = load_images(folder, "train", ids=chosen, in_place=True)
+    assert read == [("train-0.parquet", 0), ("train-1.parquet", 0), ("train-1.parquet", 3)]
+    read.clear()
+    assert load_images(folder, "train", limit=7, in_place=True).ids.tolist() == list(range(7))
+    assert read == [("train-0.parquet", 0), ("train-0.parquet", 1)]
+    expected = load_images(folder, "train", ids=chosen)
+    assert found.ids.tolist() == expected.ids.tolist() == [3, 21, 22, 51]
+    assert torch.equal(found.pixels, expected.pixels)
+    assert torch.equal(found.labels, expected.labels)
+    assert found.classes == expected.classes
+
+
 def test_what_cannot_be_streamed_is_refused(folder, tmp_path):
-    with pytest.raises(ValueError, match=r"ids to exclude must be row numbers in \[0, 53\), got 2 to 53"):
+    with pytest.raises(ValueError, match=r"ids must be row numbers in \[0, 53\), got 2 to 53"):
         stream(folder, exclude=torch.tensor([2, 53]))
     with pytest.raises(ValueError, match="window must be at least 1"):
         stream(folder, window=0)

@@ -18,5 +18,13 @@ def require_data(requests: Sequence[Request], *, root: Path | None) -> None:
         if looked_at in seen:
             continue
         seen.add(looked_at)
-        images = load_images(options.name, "train", root=root, domain=options.domain, limit=1, size=options.size)
+        images = load_images(
+            options.name,
+            "train",
+            root=root,
+            domain=options.domain,
+            limit=1,
+            size=options.size,
+            in_place=options.pipeline == "stream",
+        )
         require_evaluable(setting.recipe, images, root=root)

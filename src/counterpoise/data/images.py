@@ -14,6 +14,7 @@ from counterpoise._arrays import class_indices
 from counterpoise._extras import require
 from counterpoise.data.decode import decoded_chunk
 from counterpoise.data.keyed import HELD_OUT, permutation
+from counterpoise.data.pieces import rows_in_place
 from counterpoise.data.rows import UNLABELLED, read_rows
 from counterpoise.data.sets import ImageSet
 from counterpoise.data.sources import resolve
@@ -147,6 +148,7 @@ def load_images(
     ids: Tensor | None = None,
     limit: int | None = None,
     size: int | None = None,
+    in_place: bool = False,
     progress: Progress | None = None,
 ) -> Images:
     """Read and decode a split.
@@ -159,6 +161,8 @@ def load_images(
         ids: only the rows with these numbers, in their stored order.
         limit: the first rows only.
         size: resize the shorter side to it and crop the centre; needed where images differ in size.
+        in_place: read Parquet files of the hub where they are, without a copy of the whole set in the hub's cache, and
+            only the row groups that are needed, local or not.
         progress: called with the rows read and the rows there are.
     """
     if limit is not None and limit < 1:
@@ -172,7 +176,8 @@ def load_images(
         images = _digits(source.info, split)
         chosen = torch.arange(len(images)) if ids is None else torch.nonzero(torch.isin(images.ids, ids))[:, 0]
         return images.take(chosen[:limit])
-    rows = read_rows(source, split, domain=domain)
+    in_place = in_place and source.kind != "folder"
+    rows = rows_in_place(source, split, domain=domain, ids=ids) if in_place else read_rows(source, split, domain=domain)
     most = rows.total if limit is None else min(limit, rows.total)
     pixels: npt.NDArray[np.uint8] | None = None
     labels: list[npt.NDArray[np.int64]] = []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from counterpoise._extras import require
 from counterpoise.data.keyed import PIECES, permutation
-from counterpoise.data.rows import CHUNK, Chunk, ParquetRows, chunk_of, classes_of, hub_files, hub_split
+from counterpoise.data.rows import CHUNK, Chunk, ParquetRows, Rows, chunk_of, classes_of, hub_files, hub_split
 from counterpoise.data.sources import WHOLE, Source, stored_split
 
 
@@ -60,14 +60,21 @@ class Stored:
 
     def without(self, excluded: Tensor) -> "Stored":
         """The same split with some more rows, by their numbers, left out."""
-        if len(excluded) and not 0 <= int(excluded.min()) <= int(excluded.max()) < self.rows:
-            raise ValueError(
-                f"ids to exclude must be row numbers in [0, {self.rows}), "
-                f"got {int(excluded.min())} to {int(excluded.max())}"
-            )
-        kept = torch.ones(self.rows, dtype=torch.bool) if self.kept is None else self.kept.clone()
-        kept[excluded.cpu()] = False
-        return replace(self, kept=kept)
+        return self._narrowed(~self._at(excluded))
+
+    def only(self, chosen: Tensor) -> "Stored":
+        """The same split with some of its rows, by their numbers, and no others."""
+        return self._narrowed(self._at(chosen))
+
+    def _at(self, ids: Tensor) -> Tensor:
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.rows:
+            raise ValueError(f"ids must be row numbers in [0, {self.rows}), got {int(ids.min())} to {int(ids.max())}")
+        found = torch.zeros(self.rows, dtype=torch.bool)
+        found[ids.cpu()] = True
+        return found
+
+    def _narrowed(self, kept: Tensor) -> "Stored":
+        return replace(self, kept=kept if self.kept is None else kept & self.kept)
 
 
 class Share(NamedTuple):
@@ -101,12 +108,15 @@ def open_split(source: Source, split: str, *, domain: str | None = None) -> Stor
     stored = stored_split(source, split, domain)
     if source.kind not in ("parquet", "hub"):
         raise ValueError(f"{source.info.name} at {source.location} is no Parquet, which alone can be streamed")
-    files = source.files.get(stored) or _files_on_the_hub(source, stored)
+    every = source.files or hub_files(source)
+    key = stored if source.files else hub_split(source, stored)
+    if key not in every:
+        raise ValueError(f"{source.location} has no split {key!r}; it has {', '.join(map(repr, every))}")
     pieces: list[Piece] = []
     domains: list[str | None] = []
     named: dict[str, tuple[str, ...]] = {}
     first = 0
-    for file in (ParquetRows(source, name) for name in files):
+    for file in (ParquetRows(source, name) for name in every[key]):
         named[file.name] = file.classes
         for group in range(file.file.metadata.num_row_groups):
             pieces.append(Piece(file.name, group, first, file.file.metadata.row_group(group).num_rows))
@@ -116,14 +126,14 @@ def open_split(source: Source, split: str, *, domain: str | None = None) -> Stor
     if first == 0:
         raise ValueError(f"{source.info.name}, split {split!r} at {source.location} has no rows")
     kept = torch.tensor([(each == domain) == (split == "test") for each in domains]) if domains else None
-    return Stored(source, tuple(pieces), classes_of(source, named), kept)
+    return Stored(source, tuple(pieces), classes_of(source, named, every), kept)
 
 
-def _files_on_the_hub(source: Source, stored: str) -> tuple[str, ...]:
-    files, split = hub_files(source), hub_split(source, stored)
-    if split not in files:
-        raise ValueError(f"{source.location} has no split {split!r}; it has {', '.join(map(repr, files))}")
-    return files[split]
+def rows_in_place(source: Source, split: str, *, domain: str | None, ids: Tensor | None) -> Rows:
+    """What `read_rows` gives, read from the files where they are, without the row groups that hold none of `ids`."""
+    stored = open_split(source, split, domain=domain)
+    rows = sequence(stored if ids is None else stored.only(ids), seed=0, epoch=0, shuffle=False)
+    return Rows(stored.rows, stored.classes, read(rows, 0, len(rows)))
 
 
 def sequence(stored: Stored, *, seed: int, epoch: int, shuffle: bool) -> Sequence:

@@ -100,7 +100,7 @@ def read_rows(source: Source, split: str, *, domain: str | None = None) -> Rows:
     for file in (ParquetRows(source, name) for name in files):  # one after the other: there may be thousands
         total += file.rows
         named[file.name] = file.classes
-    return Rows(total, classes_of(source, named), every_chunk())
+    return Rows(total, classes_of(source, named, source.files), every_chunk())
 
 
 class ParquetRows:
@@ -134,16 +134,18 @@ class ParquetRows:
         return self.file.read(columns=[name], use_threads=False).column(name)
 
 
-def classes_of(source: Source, named: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def classes_of(
+    source: Source, named: Mapping[str, tuple[str, ...]], every: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
     """Names of the classes of a split, which its files must agree on; where none has names, numbers.
 
     Args:
         source: of the split.
         named: what each of its files calls the classes; empty where it does not say.
+        every: the files of each split of the source.
     """
     first = next((file for file, names in named.items() if names), None)
     if first is None:
-        every = source.files or hub_files(source)
         opened = (ParquetRows(source, name) for files in every.values() for name in files)
         return _numbered(file.column(file.columns.label) for file in opened)
     for other, names in named.items():

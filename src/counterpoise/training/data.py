@@ -92,9 +92,7 @@ def _streamed(
     limited = _limited(ids, options.limit, spread=options.spread)
     kept, held_out = hold_out(len(limited), size=options.held_out, seed=recipe.seed)
     _require_steps(recipe, len(kept))
-    validation = load_images(
-        options.name, "train", root=root, domain=options.domain, ids=limited[held_out], size=options.size
-    )
+    validation = _stored_images(options, "train", root=root, ids=limited[held_out], limit=None)
     require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
     return RunData(
         training=lambda seed, rank, world: StreamLoader(
@@ -136,7 +134,23 @@ def _own_images(recipe: Recipe, split: str, *, root: Path | None, limit: int | N
     options, ids = recipe.data, None
     if options.spread and limit is not None:
         ids = _limited(_stored_ids(options, split, root=root), limit, spread=True)
-    return load_images(options.name, split, root=root, domain=options.domain, ids=ids, limit=limit, size=options.size)
+    return _stored_images(options, split, root=root, ids=ids, limit=limit)
+
+
+def _stored_images(
+    options: DataOptions, split: str, *, root: Path | None, ids: Tensor | None, limit: int | None
+) -> Images:
+    """Images of a split; of a set to be streamed no copy is made, because it may be larger than a disk."""
+    return load_images(
+        options.name,
+        split,
+        root=root,
+        domain=options.domain,
+        ids=ids,
+        limit=limit,
+        size=options.size,
+        in_place=options.pipeline == "stream",
+    )
 
 
 def _stored_ids(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
