@@ -113,6 +113,7 @@ def _states(folder):
         (["run", "pacs", "--scale", "smoke", "--data-root", "nowhere"], "nowhere"),
         (["run", "dml", "--scale", "smoke", "--methods", "nothing.py"], "there is no file nothing.py"),
         (["status", "nowhere"], "nowhere is no store"),
+        (["plan", "dml", "--scale", "smoke", "--device-flops", "1e9", "--store", "nowhere"], "nowhere is no store"),
         (["report", "nowhere"], "nowhere is no store"),
     ],
 )

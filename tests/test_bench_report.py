@@ -128,6 +128,33 @@ def test_rows_of_unequal_seeds_are_compared_over_those_that_they_share(tmp_path)
     assert "over seeds 0, 1, 2, 3, 4, as many of them as the last column says" in tables.caption(study)
 
 
+def test_an_interval_over_images_says_so_beside_rows_of_several_seeds(tmp_path):
+    store = Store(tmp_path / "store")
+    for request in (
+        request_of("dml", "smoke", seeds=range(3), only=["mte1"]),
+        request_of("dml", "smoke", seeds=[0], only=["ce"]),
+    ):
+        stores.filled(store.path, [request])
+    (table,) = tables.result_tables(*gather(store), nowhere)
+    ce, mte = table.rows[1:3]
+    assert ce[1].text.endswith(", over images)")
+    assert "over images" not in mte[1].text
+
+
+def test_figures_of_fewer_settings_are_removed(tmp_path):
+    store = stores.filled(tmp_path / "store", stores.requests(["cifar10"]))
+    first, *_ = [path for path in write_report(store, html=False, markdown=True) if path.suffix == ".png"]
+    old = first.with_name("cifar10.png")
+    assert first.name == "cifar10-1.png"
+    for path in (old, old.with_name("cifar10-9.svg"), old.with_name("cifar10-mine.png")):
+        path.touch()
+    write_report(store, html=False, markdown=True)
+    assert not old.exists()
+    assert not old.with_name("cifar10-9.svg").exists()
+    assert old.with_name("cifar10-mine.png").exists()
+    assert first.exists()
+
+
 def test_variants_of_a_setting_stand_in_one_table(studies):
     rates = studies["auxiliary-rate"].groups
     assert [row.label for group in rates for row in group.rows] == [

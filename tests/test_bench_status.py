@@ -181,6 +181,17 @@ def test_lines_where_there_is_no_terminal(store: Store) -> None:
     assert [line[:6] for line in console.file.getvalue().splitlines()] == ["[1/13]", "[2/13]"]
 
 
+def test_a_look_without_a_terminal_says_what_has_changed(store: Store) -> None:
+    console = Console(file=io.StringIO(), width=20)
+    with LiveView(store, REQUESTS, console=console) as view:
+        for _ in range(2):
+            view.tick()
+            view._due = 0.0
+        commit(store, of(store, "ce"))
+        view.tick()
+    assert [line[:6] for line in console.file.getvalue().splitlines()] == ["[0/13]", "[1/13]"]
+
+
 def test_a_display_on_a_terminal_goes_away(store: Store) -> None:
     console = Console(file=io.StringIO(), width=80, height=40, force_terminal=True)
     with LiveView(store, REQUESTS, console=console) as view:

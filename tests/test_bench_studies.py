@@ -104,7 +104,14 @@ def test_a_request_grows_by_methods_and_seeds():
     assert merged(second, first).lines == both.lines  # in the order of the methods, whichever was asked for first
     more = merged(both, request_of("scatter", "smoke", seeds=[2], only=["ce"]))
     assert [line.seeds for line in more.lines] == [(0, 2), (1,)]
-    assert merged(first, replace(second, rule="ece")) == replace(second, rule="ece")
+    with pytest.raises(ValueError, match="scatter was asked for with hyper-parameters chosen by nll, and now by ece"):
+        merged(first, replace(second, rule="ece"))
+    (setting,) = second.settings
+    renamed = replace(second, settings=(replace(setting, title="another title"),))
+    assert merged(first, renamed).settings == renamed.settings
+    other = replace(second, settings=(replace(setting, recipe=replace(setting.recipe, epochs=9)),))
+    with pytest.raises(ValueError, match=f"scatter, {setting.name}: the store was begun with other options"):
+        merged(first, other)
 
 
 def test_a_request_survives_its_file():

@@ -112,6 +112,7 @@ def test_report_and_figures(folder, tmp_path, monkeypatch, capsys):
         ([], "at least one file"),
         (["honest.parquet", "--html", "no/such/folder/report.html"], "no/such/folder"),
         (["honest.parquet", "--html", "run"], "--html run is a folder: name a file in it"),
+        (["honest.parquet", "--html", "./honest.parquet"], "is a file of predictions, which would be overwritten"),
         (["honest.parquet", "--figures", "notes.txt"], "notes.txt is a file, name a folder"),
         (["honest.parquet", "--figures", "notes.txt/below"], "notes.txt is a file, name a folder"),
         (["honest.parquet", "--bins", "100000000000"], "--bins must be at most 10,000"),

@@ -163,6 +163,14 @@ class TestTable:
         assert difference(of_tensors, of_lists) is None
         assert difference(of_foreign_bytes, of_lists) is None
 
+    @pytest.mark.parametrize("name", ["logits", "labels"])
+    def test_masked_entries_are_refused(self, name):
+        columns = {"logits": np.array(LOGITS), "labels": np.zeros(len(LOGITS), int)}
+        masked = np.ma.array(columns[name], mask=np.arange(columns[name].size).reshape(columns[name].shape) == 1)
+        with pytest.raises(ValueError, match="a masked array has masked entries"):
+            Predictions.of(**(columns | {name: masked}))
+        Predictions.of(**(columns | {name: np.ma.array(columns[name])}))
+
     def test_bfloat16_becomes_float32(self):
         assert Predictions.of(logits=torch.tensor(LOGITS).bfloat16()).values.dtype == np.float32
 

@@ -54,6 +54,20 @@ def test_csv_holds_no_formula(scores, name):
                 assert re.match(r"\s*['\w]|$", piece), piece
 
 
+def counted(section, model):
+    """Positives and negatives, as the rows of CSV have them."""
+    ranking = section.ranking(model) if section.ranking else None
+    counts = () if ranking is None else (ranking.positives, ranking.negatives)
+    return [Estimate(count, math.nan, math.nan) for count in counts]
+
+
+def test_the_numbers_that_aupr_depends_on_stand_beside_it(three):
+    rows = [row for row in numbers.summary(three).rows if row[0].text == "positives : negatives"]
+    assert len(rows) == len(numbers.sections(three)) - 1
+    scores = three.models[0].misclassification
+    assert rows[0][1].text == f"{scores.positives:,} : {scores.negatives:,}"
+
+
 def test_csv_gives_back_every_estimate(three):
     infinite = replace(
         three.models[0], estimates=three.models[0].estimates | {Key.NLL: Estimate(math.inf, math.nan, math.nan)}
@@ -64,8 +78,8 @@ def test_csv_gives_back_every_estimate(three):
     expected = [
         estimate
         for model in evaluation.models
-        for _, _, pick in numbers.sections(evaluation)
-        for estimate in pick(model).values()
+        for section in numbers.sections(evaluation)
+        for estimate in (*section.estimates(model).values(), *counted(section, model))
     ]
     for model in evaluation.models:
         tried = model.recalibration
@@ -73,9 +87,9 @@ def test_csv_gives_back_every_estimate(three):
         expected += [Estimate(tried.temperature, math.nan, math.nan), *tried.before.values(), *tried.after.values()]
     for difference in evaluation.comparison.differences:
         first, before = evaluation.models[difference.first], len(expected)
-        for _, ood, pick in numbers.sections(evaluation):
-            found = difference.estimates if ood is None else difference.ood[ood]
-            expected += [found[key] for key in pick(first) if key in found]
+        for section in numbers.sections(evaluation):
+            found = difference.estimates if section.foreign is None else difference.ood[section.foreign]
+            expected += [found[key] for key in section.estimates(first) if key in found]
         assert len(expected) - before == len(difference.estimates) + sum(map(len, difference.ood.values()))
     assert len(rows) == len(expected)
     assert len({(row["model"], row["section"], row["measure"]) for row in rows}) == len(rows)

@@ -26,6 +26,7 @@ from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.engine import fit, require_processes
 from counterpoise.training.folder import RunFolder, in_use
 from counterpoise.training.loggers import build_logger
+from counterpoise.training.logs import STEP_COLUMNS, RowLog
 from counterpoise.training.saving import VerifiedCheckpointIO
 from runs import Stop, ending, small_data, small_recipe, striped_images
 
@@ -160,7 +161,7 @@ def test_files_of_others_among_the_checkpoints_stay(tmp_path):
     train(recipe, tmp_path, data=small_data(recipe))
     assert (tmp_path / "checkpoints" / "note.txt").read_text() == "keep"
     (tmp_path / "checkpoints" / "manifest.json").write_text("{")
-    with pytest.raises(ValueError, match=r"manifest\.json: not JSON.*without this file training begins anew"):
+    with pytest.raises(ValueError, match=r"manifest\.json: not JSON.*restore it, or remove the checkpoints"):
         read_manifest(tmp_path / "checkpoints")
 
 
@@ -172,6 +173,8 @@ def test_files_of_others_among_the_checkpoints_stay(tmp_path):
         ({"data__held_out": 120}, "cannot hold out 120 of 120 rows"),
         ({"method": "fl-dtdp", "batch": 50, "pruning__share": 0.9}, "100 training images but 90 that are pruned"),
         ({"seed": -1}, "seed must not be negative"),
+        ({"seed": 20240101123456}, "seed must be at most 4,000,000,000, got 20240101123456"),
+        ({"engine__devices": 4, "data__held_out": 2, "batch": 8}, "2 images are held out, fewer than .* processes, 4"),
         ({"optimizer__lr": float("nan")}, "optimizer.lr must be positive, got nan"),
         ({"optimizer__nesterov": True, "optimizer__momentum": 0.0}, "nesterov needs optimizer.momentum"),
         ({"data__padding": -1}, "data.padding must not be negative"),
@@ -242,6 +245,8 @@ def test_a_training_that_breaks_down_says_when(tmp_path, changes, message):
     recipe = small_recipe("ce", epochs=1, optimizer__lr=1e20, **changes)
     with pytest.raises(FloatingPointError, match=message):
         train(recipe, tmp_path, data=small_data(recipe))
+    # What led to it is there to be looked at.
+    assert len(RowLog(RunFolder(tmp_path).steps, STEP_COLUMNS).rows()) == 1
 
 
 class Rates(L.Callback):
@@ -324,6 +329,9 @@ def test_a_member_of_an_ensemble_is_exported_alone(tmp_path, capsys):
     train(recipe, tmp_path, data=small_data(recipe))
     with pytest.raises(ValueError, match="is an ensemble: export its members one by one, --member 0 to 2"):
         parse(["export", str(tmp_path), "--to", "safetensors"]).run()
+    for member in ([], ["--member", "0"]):
+        with pytest.raises(ValueError, match="an ensemble cannot be shared on the hub"):
+            parse(["export", str(tmp_path), "--to", "hub", *member]).run()
     parse(["export", str(tmp_path), "--to", "safetensors", "--member", "1"]).run()
     assert capsys.readouterr().out.strip() == str(tmp_path / "member-1.safetensors")
     with pytest.raises(ValueError, match="has the members 0 to 2, not 3"):

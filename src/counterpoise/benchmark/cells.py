@@ -139,7 +139,7 @@ def chosen(request: Request, line: Line, progress: Progress) -> Hyper | None:
 
 def candidate_cells(request: Request, line: Line) -> list[Cell]:
     """A cell for each candidate, at the line's first seed, in the setting that hyper-parameters are chosen in."""
-    setting = _tuning_setting(request, line)
+    setting = tuning_setting(request, line)
     return [cell_of(request, line, setting=setting, hyper=hyper, seed=line.seeds[0]) for hyper in line.candidates]
 
 
@@ -173,13 +173,14 @@ def undecided(requests: Sequence[Request], progress: Progress) -> int:
         tuple(cell_of(request, line, setting=line.setting, hyper=hyper, seed=seed).id for hyper in line.candidates)
         for request in requests
         for line in request.lines
-        if not line.swept and chosen(request, line, progress) is None and not _is_hopeless(request, line, progress)
+        if not line.swept and chosen(request, line, progress) is None and not is_hopeless(request, line, progress)
         for seed in line.seeds
     }
     return len(waiting)
 
 
-def _is_hopeless(request: Request, line: Line, progress: Progress) -> bool:
+def is_hopeless(request: Request, line: Line, progress: Progress) -> bool:
+    """Whether all candidates of a line were given up, so that none can be chosen."""
     return all(progress.has_failed(cell) for cell in candidate_cells(request, line))
 
 
@@ -199,10 +200,11 @@ def _task(request: Request, line: Line, cell: Cell, stage: Stage) -> Task:
 
 def _group(request: Request, line: Line) -> str:
     """By what is tuned, and not by the name of its setting: two settings may be the same."""
-    return cell_of(request, line, setting=_tuning_setting(request, line), hyper={}, seed=0).id
+    return cell_of(request, line, setting=tuning_setting(request, line), hyper={}, seed=0).id
 
 
-def _tuning_setting(request: Request, line: Line) -> str:
+def tuning_setting(request: Request, line: Line) -> str:
+    """Name of the setting that the hyper-parameters of a line are chosen in."""
     return request.setting(line.setting).tuned_in or line.setting
 
 

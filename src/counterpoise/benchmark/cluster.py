@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -21,9 +21,9 @@ from counterpoise.benchmark.grid import PAUSE, Watch, remaining
 from counterpoise.benchmark.manifest import MOST_LOSSES
 from counterpoise.benchmark.requests import Request
 from counterpoise.benchmark.store import Store
-from counterpoise.benchmark.work import End, Ended, attempt
+from counterpoise.benchmark.work import End, Ended, attempt, perform
 from counterpoise.data.sources import ROOT_VARIABLE
-from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.config import Allowance, Recipe
 from counterpoise.training.progress import say
 
 _OBJECT_STORE = 100_000_000
@@ -64,6 +64,7 @@ def run_on_ray(
     cpus_per_cell: float = 1,
     gpus_per_cell: float = 0,
     own_methods: Path | None = None,
+    allow: Sequence[Allowance] = (),
 ) -> None:
     """Work until nothing is left to do; cells that other processes have are waited for.
 
@@ -78,6 +79,7 @@ def run_on_ray(
         cpus_per_cell: cores that are kept for a cell; the threads of one whose recipe names no number.
         gpus_per_cell: GPUs that are kept for it, perhaps a fraction; with 0, Ray does not share them out.
         own_methods: Python file with methods of the user's own.
+        allow: conditions that may have changed since a cell was begun.
     """
     ray = require("ray", extra="cluster", purpose="running on a cluster")
     if ray.is_initialized():
@@ -91,7 +93,7 @@ def run_on_ray(
         remote = ray.remote(max_retries=0, num_cpus=needs.cpus, num_gpus=needs.gpus)(_work)
 
         def submit(task: Task) -> Any:
-            return remote.remote(_plain(task), *paths, page=page)
+            return remote.remote(_plain(task), *paths, page=page, allow=tuple(allow))
 
         _coordinate(ray, store, requests, submit=submit, needs=needs, watch=watch)
     finally:
@@ -164,9 +166,7 @@ def _coordinate(
             claimed = store.manifest.state(task.key).attempts > begun[task.key]
             deaths[task.key] = 0 if claimed else deaths[task.key] + 1
             if deaths[task.key] > MOST_LOSSES:
-                raise RuntimeError(
-                    f"workers die before they begin with {task.name}, again and again: {error}"
-                ) from None
+                raise ValueError(f"workers die before they begin with {task.name}, again and again: {error}") from None
             continue
         idle = idle and end == "skipped"
         watch(Ended(task, end, seconds, reason))
@@ -196,7 +196,13 @@ def _plain(task: Task) -> dict[str, str]:
 
 
 def _work(
-    sent: dict[str, str], store: str, root: str | None, own_methods: str | None, *, page: bool
+    sent: dict[str, str],
+    store: str,
+    root: str | None,
+    own_methods: str | None,
+    *,
+    page: bool,
+    allow: tuple[Allowance, ...],
 ) -> tuple[End, float, str]:
     """One task in a worker."""
     cell = Cell(Recipe.from_json(sent["recipe"]), sent["source"])
@@ -204,7 +210,8 @@ def _work(
     loaded = {} if own_methods is None else _load_once(own_methods)
     if cell.source and loaded.get(cell.recipe.method) != cell.source:
         raise ValueError(f"{own_methods} is not, or no longer, the file that {cell.recipe.method!r} was asked from")
-    ended = attempt(Store(store), task, root=None if root is None else Path(root), page=page)
+    permitted = partial(perform, allow=allow)
+    ended = attempt(Store(store), task, root=None if root is None else Path(root), page=page, perform=permitted)
     return ended.end, ended.seconds, ended.reason
 
 

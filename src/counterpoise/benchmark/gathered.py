@@ -15,6 +15,7 @@ from counterpoise.benchmark.cells import (
     chosen,
     name_of,
     results,
+    tuning_setting,
 )
 from counterpoise.benchmark.plan import planned_cells
 from counterpoise.benchmark.published import Foreign
@@ -174,7 +175,10 @@ class Records:
             try:
                 self._read[cell.id] = CellRecord.from_json(path.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
-                raise ValueError(f"{path} belongs to a finished cell, and cannot be read: {error}") from None
+                raise ValueError(
+                    f"{path} belongs to a finished cell, and cannot be read: {error}; restore it, or remove it, and "
+                    "`counterpoise bench run ... --again` makes it anew"
+                ) from None
         return self._read[cell.id]
 
 
@@ -304,7 +308,7 @@ def _choices(request: Request, progress: Progress) -> Iterator[Choice]:
     """Every choice once, though settings may share it."""
     seen = set()
     for line in request.lines:
-        setting = request.setting(request.setting(line.setting).tuned_in or line.setting)
+        setting = request.setting(tuning_setting(request, line))
         if len(line.candidates) == 1 or (setting.name, line.method) in seen:
             continue
         seen.add((setting.name, line.method))

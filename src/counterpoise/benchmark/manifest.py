@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from counterpoise.benchmark.cells import Progress, Stage
 
 EventKind = Literal["started", "committed", "failed", "lost", "again"]
-"""`lost`: the process ended without a word; `again`: earlier failures are forgiven."""
+"""`lost`: the process ended without a word; `again`: earlier ends of the task do not count any more."""
 
 MOST_FAILURES = 3
 """A task that has failed so often is given up."""
@@ -83,7 +83,7 @@ class TaskState:
             got_further = before is not None and (event.step or 0) > (before.step or 0)
             self.losses = 0 if got_further else self.losses + 1
         else:
-            self.failures, self.losses = [], 0
+            self.committed, self.failures, self.losses = None, [], 0
 
 
 class Manifest:
@@ -95,9 +95,11 @@ class Manifest:
         self._read = self._lines = 0
 
     def refresh(self) -> None:
-        """Read the lines that were added since."""
+        """Read the lines that were added since; all of them where the file is shorter than it was."""
         if not self.path.exists():
             return
+        if self.path.stat().st_size < self._read:  # an older copy was put in its place
+            self.tasks, self._read, self._lines = {}, 0, 0
         with self.path.open("rb") as file:
             file.seek(self._read)
             text = file.read()

@@ -5,7 +5,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from counterpoise.benchmark.calibration import Calibration, seconds_of
-from counterpoise.benchmark.cells import Cell, Progress, Stage, candidate_cells, cell_of, chosen, name_of, tasks
+from counterpoise.benchmark.cells import (
+    Cell,
+    Progress,
+    Stage,
+    candidate_cells,
+    cell_of,
+    chosen,
+    is_hopeless,
+    name_of,
+    tasks,
+)
 from counterpoise.benchmark.cost import Work, combined, work_of
 from counterpoise.benchmark.requests import Request
 from counterpoise.benchmark.store import Store
@@ -111,7 +121,7 @@ def planned_cells(requests: Sequence[Request], progress: Progress) -> Iterator[P
         for line in request.lines:
             if line.swept or chosen(request, line, progress) is not None:
                 continue
-            if all(progress.has_failed(cell) for cell in candidate_cells(request, line)):
+            if is_hopeless(request, line, progress):
                 continue
             for seed in line.seeds:
                 cells = [
@@ -176,8 +186,7 @@ def plan_text(source: Plan) -> str:
 
 def _share(title: str, requests: Sequence[Request], progress: Progress, calibration: Calibration) -> Share:
     cells = list(planned_cells(requests, progress))
-    # An open cell that is trained already, or will be to choose from, is one of the cells that are named.
-    distinct = [each for each in cells if not (each.is_open and each.is_trained)]
+    distinct = [each for each in cells if each.is_counted]
     choosing = len(
         {
             cell.id

@@ -1,6 +1,7 @@
 """The report of a store as files: a page, Markdown with figures beside it, and tables for LaTeX."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -88,12 +89,22 @@ def _tables(section: Section) -> Iterator[Linked]:
 def _write_figures(folder: Path, document: Document) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for section in document.sections:
+        _remove_others(folder, section)
         for drawing in section.drawings:
             figure = drawing.draw(LIGHT)
             for suffix in FORMATS:
                 target = folder / f"{drawing.name}.{suffix}"
                 save_figure(figure, target)
                 yield target
+
+
+def _remove_others(folder: Path, section: Section) -> None:
+    """Remove the figures of a study that it does not have any more: with more settings they have other names."""
+    names = {drawing.name for drawing in section.drawings}
+    own = re.compile(rf"{re.escape(section.name)}(-\d+)?\.({'|'.join(FORMATS)})")
+    for path in folder.iterdir():
+        if own.fullmatch(path.name) and path.stem not in names:
+            path.unlink()
 
 
 def _write(path: Path, text: str) -> Path:

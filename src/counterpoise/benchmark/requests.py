@@ -118,10 +118,20 @@ class Request:
 
 
 def merged(before: Request, now: Request) -> Request:
-    """Both requests for a study as one; the later one alone where they do not agree on settings or rule."""
+    """Both requests for a study as one; titles of the later. Refused where a cell would be another than before."""
     shared = {setting.name: setting for setting in before.settings}
-    if before.rule != now.rule or any(shared.get(each.name, each) != each for each in now.settings):
-        return now
+    if before.rule != now.rule:
+        raise ValueError(
+            f"{before.study} was asked for with hyper-parameters chosen by {before.rule}, and now by {now.rule}; use "
+            "another store for it"
+        )
+    for each in now.settings:
+        begun = shared.get(each.name, each)
+        if (begun.recipe, begun.tuned_in) != (each.recipe, each.tuned_in):
+            raise ValueError(
+                f"{before.study}, {each.name}: the store was begun with other options of this setting, perhaps by "
+                "another release; go on with that one, or use another store"
+            )
     settings = tuple((shared | {setting.name: setting for setting in now.settings}).values())
     lines = {(line.setting, line.method): line for line in before.lines}
     for line in now.lines:

@@ -1,4 +1,4 @@
-"""Three scales of the same studies: as published, for two CPU cores and hours, and for seconds."""
+"""Three scales of the same studies: as published, for two CPU cores and days, and for seconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -45,8 +45,7 @@ TEXT = (
     "Best (bold) and second best (underlined, or italic) are marked only where the paired difference to every other "
     "row, seed by seed, is beyond chance by a t interval whose level is adjusted for the number of rows. Often nothing "
     "is.",
-    "Every number leads to the runs that it is the mean of. The noise floor is the ECE that perfect calibration would "
-    "show with so many images.",
+    "The noise floor is the ECE that perfect calibration would show with so many images.",
 )
 """How all tables are read."""
 

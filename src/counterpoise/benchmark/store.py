@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import write_text
+from counterpoise._locks import acquired, holding, lock_of
 from counterpoise.benchmark.cells import STAGES, Progress, Task
 from counterpoise.benchmark.manifest import Event, Manifest
 from counterpoise.benchmark.requests import Request, merged
@@ -44,7 +45,7 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.manifest = Manifest(self.path / "manifest.jsonl")
-        self._lock = FileLock(self.path / "manifest.lock")
+        self._lock = lock_of(self.path / "manifest.lock")
 
     @property
     def contents(self) -> Contents:
@@ -65,7 +66,7 @@ class Store:
         """Ask for studies; methods and seeds of a study that was asked for before join those."""
         (self.path / "cells").mkdir(parents=True, exist_ok=True)
         scales = {request.scale for request in requests}
-        with self._lock:
+        with holding(self._lock):
             before = self.contents if self._contents.exists() else None
             scales |= {before.scale} if before else set()
             if len(scales) != 1:
@@ -94,9 +95,7 @@ class Store:
     def claim(self, task: Task) -> Iterator[bool]:
         """Hold a cell's lock; False where another process has it, or where there is nothing more to do."""
         lock = self._cell_lock(task.cell.id)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
+        if not acquired(lock, timeout=0):
             yield False
             return
         try:
@@ -106,7 +105,7 @@ class Store:
 
     def _begin(self, task: Task) -> bool:
         """Record that the task is worked on, unless it is finished; an earlier attempt that never ended was lost."""
-        with self._lock:
+        with holding(self._lock):
             self.manifest.refresh()
             step = newest_step(self.run_folder(task.cell.id))
             for stage in STAGES:
@@ -119,7 +118,7 @@ class Store:
 
     def commit(self, task: Task, *, measures: dict[str, float], seconds: float, peak_memory: int | None) -> None:
         """Record that a task is finished, for the first and only time."""
-        with self._lock:
+        with holding(self._lock):
             self.manifest.refresh()
             if self.manifest.state(task.key).committed is not None:
                 raise AssertionError(f"cell {task.cell.id} was committed before, by another process")
@@ -129,36 +128,53 @@ class Store:
 
     def adopt(self, events: Sequence[Event]) -> None:
         """Record what was finished in another store."""
-        with self._lock:
+        with holding(self._lock):
             for event in events:
                 self.manifest.write(event)
 
     def fail(self, task: Task, *, reason: str, seconds: float) -> None:
         """Record that an attempt failed."""
-        with self._lock:
+        with holding(self._lock):
             self.manifest.append(Event(*task.key, "failed", reason=reason, seconds=seconds))
 
     def forgive(self) -> None:
-        """Try again what was given up."""
-        with self._lock:
+        """Try again what was given up, and what was finished and whose record is gone."""
+        with holding(self._lock):
             self.manifest.refresh()
-            for cell, stage in sorted(task for task, state in self.manifest.tasks.items() if state.is_given_up):
+            lost = {
+                task
+                for task, state in self.manifest.tasks.items()
+                if state.committed is not None and task[1] == "complete" and not self.record_file(task[0]).exists()
+            }
+            given_up = {task for task, state in self.manifest.tasks.items() if state.is_given_up}
+            for cell, stage in sorted(given_up | lost):
                 self.manifest.append(Event(cell, stage, "again"))
 
     def is_held(self, cell: str) -> bool:
-        """Whether a process works on a cell now."""
+        """Whether a process works on a cell now; of another user's store, which cannot be locked, it is believed."""
+        lock = self._cell_lock(cell)
         try:
-            with self._cell_lock(cell).acquire(timeout=0):
-                return False
-        except Timeout:
+            if not acquired(lock, timeout=0):
+                return True
+        except PermissionError:
             return True
+        lock.release()
+        return False
 
     def _cell_lock(self, cell: str) -> FileLock:
-        return FileLock(self.run_folder(cell).path.with_suffix(".lock"))
+        return lock_of(self.run_folder(cell).path.with_suffix(".lock"))
 
 
 def newest_step(run: RunFolder) -> int:
     """How far a run has got: steps of its newest checkpoints, over the members of an ensemble."""
     folders = [run.checkpoints, *run.path.glob("members/*/checkpoints")]
-    newest = [read_manifest(folder).last for folder in folders]
-    return sum(entry.step for entry in newest if entry is not None)
+    return sum(map(_newest_step, folders))
+
+
+def _newest_step(checkpoints: Path) -> int:
+    """0 where they cannot be read: the attempt itself will say why."""
+    try:
+        entry = read_manifest(checkpoints).last
+    except ValueError:
+        return 0
+    return 0 if entry is None else entry.step

@@ -96,7 +96,7 @@ def _result_table(gathered: Gathered, place: int, address: Address) -> Linked:
             entries = [Entry(row.label)]
             for column in group.columns:
                 found, paper = marked[column], published[column]
-                text = value_text(row, column, scaled=scaled)
+                text = value_text(row, column, scaled=scaled, captioned=len(gathered.request.seeds) == 1)
                 target = f"#{anchor(gathered, place, index)}" if row.records else ""
                 entries.append(Entry(text, best=found.best == index, second=found.second == index, target=target))
                 if column.has_floor:
@@ -130,10 +130,10 @@ def anchor(gathered: Gathered, group: int, row: int) -> str:
     return f"runs-{gathered.request.study}-{group}-{row}"
 
 
-def value_text(row: Row, column: Column, *, scaled: bool) -> str:
+def value_text(row: Row, column: Column, *, scaled: bool, captioned: bool) -> str:
     """Such as `76.93 ± 0.21 (76.41 to 77.45)`; says where some of the finished runs have no such value.
 
-    Of one seed, the interval is that over test images, where there is one.
+    Of one seed, the interval is that over test images, where there is one; `captioned` where the caption says so.
     """
     if not row.records:
         return MISSING
@@ -146,8 +146,7 @@ def value_text(row: Row, column: Column, *, scaled: bool) -> str:
     else:
         only = next(each for each in row.estimates(column, scaled=scaled) if each and not math.isnan(each.value))
         if not math.isnan(only.low):
-            # The caption says so where no row has more seeds.
-            note = "" if len(row.line.seeds) == 1 else ", over images"
+            note = "" if captioned else ", over images"
             text = f"{text} {_interval_text(column.key, only.low, only.high, note=note)}"
     defined, done = found.count, len(row.records)
     return text if defined == done else f"{text}, {defined} of {done} defined"

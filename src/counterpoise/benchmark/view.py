@@ -79,6 +79,18 @@ class LiveView:
         with suppress(Exception):
             self._console.print(Text(ended_text(ended, self._status, ended_since=self._ended_since)), soft_wrap=True)
 
+    def tick(self) -> None:
+        """Say how far all is, where there is no display and more was done since it was last said."""
+        if self._live is not None or time.monotonic() < self._due:
+            return
+        before = self._status
+        with suppress(Exception), self._rarely():
+            self._status = status_of(self._store, self._requests)
+        if self._status is not None and (before is None or self._status.total != before.total):
+            counts = self._status.total
+            with suppress(Exception):
+                self._console.print(Text(f"[{counts.done}/{counts.cells}] {left_text(self._status)}"), soft_wrap=True)
+
     def _redraw(self, live: Live) -> None:
         while not self._stop.is_set():
             with suppress(Exception), self._rarely():

@@ -1,6 +1,7 @@
 """One task, from claim to commit."""
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
@@ -10,11 +11,10 @@ from counterpoise.benchmark.cells import Task
 from counterpoise.benchmark.memory import peak_memory, reset_peak
 from counterpoise.benchmark.record import record_of
 from counterpoise.benchmark.store import Store
-from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.config import Allowance
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.data import named_data
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.networks import member_folders
 from counterpoise.training.predict import validation_measures
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import resume, train
@@ -39,10 +39,12 @@ class Perform(Protocol):
         """As for `attempt`."""
 
 
-def perform(store: Store, task: Task, *, root: Path | None, page: bool) -> dict[str, float]:
-    """Train, or train on, predict and score."""
+def perform(
+    store: Store, task: Task, *, root: Path | None, page: bool, allow: Collection[Allowance] = ()
+) -> dict[str, float]:
+    """Train, or train on under conditions of which `allow` may have changed, predict and score."""
     with quiet():
-        run = _run(store, task, root=root, page=page)
+        run = _run(store, task, root=root, page=page, allow=allow)
     if task.stage == "validation":
         return validation_measures(run)
     record = record_of(run, source=task.cell.source)
@@ -76,11 +78,17 @@ def attempt(
             return Ended(task, "failed", time.monotonic() - started, reason)
         seconds = time.monotonic() - started
         store.commit(task, measures=measures, seconds=seconds, peak_memory=peak_memory())
-        _remove_checkpoints(task.cell.recipe, store.run_folder(task.cell.id))
+        _remove_checkpoints(store.run_folder(task.cell.id))
         return Ended(task, "committed", seconds)
 
 
-def _run(store: Store, task: Task, *, root: Path | None, page: bool) -> RunFolder:
+def remove_leftovers(store: Store) -> None:
+    """Remove the checkpoints of committed cells whose process ended before it did so."""
+    for cell in {cell for cell, _ in store.progress().measures}:
+        _remove_checkpoints(store.run_folder(cell))
+
+
+def _run(store: Store, task: Task, *, root: Path | None, page: bool, allow: Collection[Allowance]) -> RunFolder:
     """Train, or train on, and predict: the held-out images alone where no more is wanted."""
     recipe, run = task.cell.recipe, store.run_folder(task.cell.id)
     if recipe.method not in METHODS:
@@ -89,14 +97,14 @@ def _run(store: Store, task: Task, *, root: Path | None, page: bool) -> RunFolde
     if task.stage == "validation":
         data = replace(data, test=None, foreign={})
     if run.config.exists():
-        resume(run.path, root=root, data=data, page=page)
+        resume(run.path, allow=allow, root=root, data=data, page=page)
     else:
         train(recipe, run.path, root=root, data=data, page=page)
     return run
 
 
-def _remove_checkpoints(recipe: Recipe, run: RunFolder) -> None:
+def _remove_checkpoints(run: RunFolder) -> None:
     """A committed cell is never trained on: what ships is saved, and checkpoints are most of the disk."""
-    for folder in [run, *member_folders(recipe, run)]:
-        for path in folder.checkpoints.glob("*.ckpt"):
-            path.unlink()
+    for folder in (run.checkpoints, *run.path.glob("members/*/checkpoints")):
+        for path in folder.glob("*.ckpt"):
+            path.unlink(missing_ok=True)

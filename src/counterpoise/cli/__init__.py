@@ -5,6 +5,7 @@ import os
 import sys
 from typing import Annotated
 
+import torch
 import tyro
 
 from counterpoise import __version__
@@ -59,6 +60,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+    except torch.OutOfMemoryError as error:
+        advice = "a smaller batch (of training --batch, of predictions --evaluation.batch) needs less"
+        print(f"counterpoise: {printable(str(error).splitlines()[0])}; {advice}", file=sys.stderr)
+        sys.exit(EXIT_ERROR)
     except (ValueError, ArithmeticError, ImportError, OSError) as error:
         print(f"counterpoise: {printable(str(error))}", file=sys.stderr)
         sys.exit(EXIT_ERROR)

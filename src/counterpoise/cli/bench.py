@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import tyro
 
 from counterpoise.benchmark.scales import ScaleName
 from counterpoise.cli.train import DataRoot, say_interrupted
-from counterpoise.recipes.config import Measure
+from counterpoise.recipes.config import Allowance, Measure
 
 if TYPE_CHECKING:
     from counterpoise.benchmark.grid import Shard
@@ -32,7 +33,7 @@ class Asked:
     studies: StudyNames
     """Studies, or `all`; `counterpoise bench studies` lists them."""
     scale: ScaleName
-    """As published (paper), for two CPU cores and hours (reduced), or seconds that show that it runs (smoke)."""
+    """As published (paper), for two CPU cores and days (reduced), or seconds that show that it runs (smoke)."""
     seeds: int = 3
     """Runs of every method, with seeds 0, 1, ...; hyper-parameters are chosen at seed 0."""
     only: tuple[str, ...] = ()
@@ -68,7 +69,9 @@ class BenchRun:
     gpus_per_cell: float = 0.0
     """GPUs that Ray gives a cell, such as 0.25; with 0 it gives none out, and all cells of a machine see them all."""
     again: bool = False
-    """Try cells again that were given up after repeated failures."""
+    """Try cells again that were given up after repeated failures, or whose record is gone."""
+    allow: tuple[Allowance, ...] = ()
+    """Conditions that may have changed since a cell was begun, as for `resume`: another release, threads, device."""
     data_root: DataRoot = None
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
 
@@ -82,11 +85,13 @@ class BenchRun:
         from counterpoise.benchmark.report import write_report
         from counterpoise.benchmark.status import status_of
         from counterpoise.benchmark.store import Store
+        from counterpoise.benchmark.work import remove_leftovers
 
         shard = Shard.parse(self.shard) if self.shard is not None else Shard()
         require_data(requests, root=self.data_root)
         store = Store(self.store or default_store(self.asked.scale))
         store.add(requests)
+        remove_leftovers(store)
         if self.again:
             store.forgive()
         try:
@@ -112,8 +117,17 @@ class BenchRun:
         with LiveView(store, requests) as view:
             if self.ray is None:
                 from counterpoise.benchmark.grid import run_sequentially
+                from counterpoise.benchmark.work import perform
 
-                run_sequentially(store, requests, root=self.data_root, shard=shard, page=page, watch=view.watch)
+                run_sequentially(
+                    store,
+                    requests,
+                    root=self.data_root,
+                    shard=shard,
+                    page=page,
+                    watch=view.watch,
+                    perform=partial(perform, allow=self.allow),
+                )
                 return
             from counterpoise.benchmark.cluster import run_on_ray
 
@@ -127,6 +141,7 @@ class BenchRun:
                 cpus_per_cell=self.cpus_per_cell,
                 gpus_per_cell=self.gpus_per_cell,
                 own_methods=self.asked.methods,
+                allow=self.allow,
             )
 
 
@@ -152,11 +167,13 @@ class BenchPlan:
         from counterpoise.benchmark.store import Store
         from counterpoise.training.progress import say
 
+        store = Store(self.store) if self.store is not None else None
+        if store is not None and store.contents.scale != self.asked.scale:
+            raise ValueError(f"{store.path} holds the scale {store.contents.scale}, not {self.asked.scale}")
         if self.device_flops is None:
             calibration = calibrate(requests, page=SCALES[self.asked.scale]().page, say=say)
         else:
             calibration = assumed(self.device_flops)
-        store = Store(self.store) if self.store is not None else None
         print(plan_text(plan(requests, calibration=calibration, store=store)))
 
 
@@ -328,6 +345,7 @@ def _watch(store: "Store", requests: "Sequence[Request]") -> None:
     from counterpoise.benchmark.grid import remaining
     from counterpoise.benchmark.view import LiveView
 
-    with LiveView(store, requests):
+    with LiveView(store, requests) as view:
         while not remaining(store, requests).is_empty:
+            view.tick()
             time.sleep(_WATCH_PAUSE)

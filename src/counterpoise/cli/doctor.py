@@ -83,8 +83,8 @@ class Doctor:
             raise SystemExit(1)
 
     def _device(self) -> str:
-        if self.seconds <= 0:
-            raise ValueError(f"--seconds must be positive, got {self.seconds:g}")
+        if not 0 < self.seconds < math.inf:
+            raise ValueError(f"--seconds must be positive and finite, got {self.seconds:g}")
         there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         if self.device == "auto":
             return next((name for name in ("cuda", "mps") if there[name]), "cpu")

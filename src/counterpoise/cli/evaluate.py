@@ -81,6 +81,8 @@ class Evaluate:
         # Scoring may take minutes: what cannot be written is refused before it.
         if self.html is not None:
             require_file_path(self.html, option="--html")
+            if self.html.resolve() in {path.resolve() for path in (*self.predictions, *self.ood)}:
+                raise ValueError(f"--html {self.html} is a file of predictions, which would be overwritten")
         if self.figures is not None:
             require_folder_path(self.figures, option="--figures")
         # Operations on a batch are too small to share; batches are not.

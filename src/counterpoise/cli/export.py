@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 FITTED = "fitted"
 
+_ENSEMBLE_SHARED = (
+    "an ensemble cannot be shared on the hub: a card has the figures of the whole, and its repository one network; "
+    "export its members one by one to another format, with --member"
+)
+
 
 @dataclass(frozen=True)
 class Export:
@@ -50,12 +55,18 @@ class Export:
 
         if self.to != "hub" and (self.license or self.repo or self.public):
             raise ValueError("--license, --repo and --public are for --to hub")
+        if self.public and not self.repo:
+            raise ValueError("--public is for a repository: name it with --repo")
         if self.out is not None and self.to == "hub":
             require_folder_path(self.out, option="--out")
         elif self.out is not None:
             require_file_path(self.out, option="--out")
+        if self.to == "hub" and self.member is not None:
+            raise ValueError(_ENSEMBLE_SHARED)
         trained = load_run(self.folder, member=self.member)
         if isinstance(trained.model, Members):
+            if self.to == "hub":
+                raise ValueError(_ENSEMBLE_SHARED)
             last = len(trained.model.models) - 1
             raise ValueError(f"{self.folder} is an ensemble: export its members one by one, --member 0 to {last}")
         temperature = self._temperature()
@@ -87,10 +98,6 @@ class Export:
         from counterpoise.integrations.hub import push_to_hub, save_pretrained
         from counterpoise.training.sharing import config_of, measured_card
 
-        if self.member is not None:
-            raise ValueError(
-                "the figures of a run are those of its whole ensemble: a member cannot be shared with them"
-            )
         config = config_of(trained, temperature=temperature_value(temperature))
         fitted = "The temperature was fitted on the training images that were held out for validation."
         card = measured_card(

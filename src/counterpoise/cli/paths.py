@@ -1,14 +1,16 @@
 """Paths to write to, checked before the work whose result they are for."""
 
+import os
 from pathlib import Path
 
 
 def require_file_path(path: Path, *, option: str) -> None:
-    """Refuse a folder, and a file in a folder that does not exist."""
+    """Refuse a folder, and a file in a folder that does not exist or cannot be written to."""
     if path.is_dir():
         raise ValueError(f"{option} {path} is a folder: name a file in it")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{option} {path}: there is no folder {path.parent}")
+    _require_writable(path.absolute().parent, path, option=option)
 
 
 def require_folder_path(path: Path, *, option: str) -> None:
@@ -17,3 +19,9 @@ def require_folder_path(path: Path, *, option: str) -> None:
     nearest = next(place for place in (absolute, *absolute.parents) if place.exists())
     if not nearest.is_dir():
         raise ValueError(f"{option} {path}: {nearest} is a file, name a folder")
+    _require_writable(nearest, path, option=option)
+
+
+def _require_writable(folder: Path, path: Path, *, option: str) -> None:
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{option} {path}: the folder {folder} cannot be written to")

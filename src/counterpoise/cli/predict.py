@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from counterpoise.cli.evaluate import Flag
+from counterpoise.cli.paths import require_file_path
 from counterpoise.cli.train import DataRoot
 
 
@@ -45,6 +46,10 @@ class Predict:
         from counterpoise.training.predict import FOREIGN_PREFIX, predict, prediction_file
 
         require_device(self.device)
+        if self.out is not None:
+            require_file_path(self.out, option="--out")
+            if self.out.suffix.lower() != ".parquet":
+                raise ValueError(f"--out {self.out}: predictions are written as Parquet; give it the ending .parquet")
         trained = load_run(self.folder)
         usual = self._usual_foreign_split()
         split = usual or self.split

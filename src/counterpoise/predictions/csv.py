@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from counterpoise.predictions.digest import verified
@@ -31,14 +32,18 @@ def open_csv(path: Path) -> PredictionFile:
         layout = find_layout(names)
         if layout.columns == (layout.kind,):
             raise PredictionFileError(f"column {layout.kind!r} cannot hold lists; give each class a column")
-        types = _types(layout, dict(zip(names, first, strict=False)))
+        types, cells = _types(layout), dict(zip(names, first, strict=False))
+        has_numbers = _is_integer(cells.get("id", ""))
     header, classes = Header(class_names=layout.class_names), len(layout.columns)
 
     def read(ids: bool) -> Iterator[Predictions]:  # noqa: FBT001
         wanted = [name for name in names if name in types and (ids or name != "id")]
+        numbered = has_numbers and "id" in wanted
         row = 0
         with refusing(path, what="CSV file"), source.reopened() as handle:
             for batch in _batches(handle, names, types, wanted):
+                if numbered:
+                    batch = _with_numbers(batch, row)
                 yield predictions_of(batch, layout=layout, header=header, classes=classes, members=None, first_row=row)
                 row += batch.num_rows
             if row == 0:
@@ -79,8 +84,7 @@ def _placed(message: str, names: list[str]) -> str:
     line = message.splitlines()[0][:_LONGEST_MESSAGE]
     named = re.sub(r"CSV column #(\d+)", lambda found: f"column {names[int(found[1])]!r}", line)
     placed = re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) - 2}", named)
-    cure = "ids are all integers or all text, as the first one is" if "column 'id'" in placed else "mend it"
-    return f"{placed}; {cure}"
+    return f"{placed}; mend it"
 
 
 def _first_lines(file: io.BufferedReader) -> tuple[list[str], list[str]]:
@@ -93,12 +97,26 @@ def _first_lines(file: io.BufferedReader) -> tuple[list[str], list[str]]:
         text.detach()
 
 
-def _types(layout: Layout, first: dict[str, str]) -> dict[str, pa.DataType]:
-    """The type of each column that is read; ids are integers or text as the first one is."""
+def _types(layout: Layout) -> dict[str, pa.DataType]:
+    """The type of each column that is read."""
     types = dict.fromkeys(layout.columns, pa.float64())
-    types |= dict.fromkeys((*CATEGORIES, "label"), pa.string())
-    types |= {"severity": pa.int64(), "in_distribution": pa.bool_()}
-    return types | {"id": pa.int64() if _is_integer(first.get("id", "")) else pa.string()}
+    types |= dict.fromkeys((*CATEGORIES, "label", "id"), pa.string())
+    return types | {"severity": pa.int64(), "in_distribution": pa.bool_()}
+
+
+def _with_numbers(batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+    """The same with ids as integers, as the first one is; one that is not as an integer is written is refused."""
+    place = batch.schema.get_field_index("id")
+    texts = pc.utf8_trim_whitespace(batch.column(place))
+    wrong = next(
+        (row for row, text in enumerate(texts.to_pylist()) if text is not None and not _is_integer(text)), None
+    )
+    if wrong is not None:
+        raise PredictionFileError(
+            f"row {first_row + wrong}, column 'id' is {texts[wrong].as_py()!r}; ids are all integers or all text, as "
+            "the first one is"
+        )
+    return batch.set_column(place, "id", texts.cast(pa.int64()))
 
 
 def _is_integer(cell: str) -> bool:

@@ -69,7 +69,7 @@ def refusing(path: Path, *, what: str) -> Iterator[None]:
         yield
     except PredictionFileError as error:
         raise PredictionFileError(f"{path}: {error}") from None
-    except (FileNotFoundError, PermissionError):
+    except (FileNotFoundError, PermissionError, MemoryError):
         raise
     except Exception as error:
         # What a parser raises for damaged bytes is nowhere listed: besides Arrow's own, KeyError, RecursionError,

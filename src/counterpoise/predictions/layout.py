@@ -112,7 +112,7 @@ def predictions_of(
         labels=_labels(columns.get("label"), rows, classes, header.class_names, first_row),
         ids=_ids(columns.get("id"), rows, first_row),
         **categories,
-        severity=None if severity is None else _integers(severity, "severity", first_row, missing=MISSING_SEVERITY),
+        severity=None if severity is None else _severities(severity, first_row),
         in_distribution=None if inside is None else _flags(inside, first_row),
         header=header,
     )
@@ -167,10 +167,10 @@ def _text_labels(column: Any, classes: int, names: tuple[str, ...] | None, first
     codes, texts = _texts(column)
     index = {name: number for number, name in enumerate(names or ())}
     numbers = [
-        MISSING_LABEL if text is None else int(text) if _is_number(text.strip()) else index.get(text, classes)
+        MISSING_LABEL if not text else int(text) if _is_number(text.strip()) else index.get(text, classes)
         for text in texts
     ]
-    inside = [text is None or 0 <= number < classes for text, number in zip(texts, numbers, strict=True)]
+    inside = [not text or 0 <= number < classes for text, number in zip(texts, numbers, strict=True)]
     wrong = np.flatnonzero(~np.array([*inside, True])[codes])
     if len(wrong):
         raise _wrong_label(first_row + int(wrong[0]), repr(texts[codes[wrong[0]]]), classes)
@@ -228,6 +228,16 @@ def _integers(column: Any, name: str, first_row: int, *, missing: int) -> Array:
                 f"row {first_row + row}, column {name!r} is {numbers[row]}, above the largest integer kept, {_LARGEST}"
             )
     return _filled(numbers.cast(pa.int64()), missing)
+
+
+def _severities(column: Any, first_row: int) -> Array:
+    severities = _integers(column, "severity", first_row, missing=MISSING_SEVERITY)
+    if len(wrong := np.flatnonzero(severities < MISSING_SEVERITY)):
+        raise PredictionFileError(
+            f"row {first_row + int(wrong[0])}, column 'severity' is {severities[wrong[0]]}; it is 0 for clean samples, "
+            "else at least 1"
+        )
+    return severities
 
 
 def _flags(column: Any, first_row: int) -> Array:

@@ -226,6 +226,8 @@ def as_array(values: Any) -> Array:
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
         return np.asarray(tensor.float().numpy() if str(tensor.dtype) == "torch.bfloat16" else tensor.numpy())
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError("a masked array has masked entries, which would be taken as they lie below; fill them")
     return np.asarray(values)
 
 

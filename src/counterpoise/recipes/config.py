@@ -5,8 +5,9 @@ The text below a field is its help on the command line.
 
 import hashlib
 import math
+import operator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from counterpoise._documents import from_document, to_document
 from counterpoise.data.corruptions import CORRUPTIONS, SEVERITIES, STANDARD
@@ -27,6 +28,9 @@ LARGER_IS_BETTER: tuple[Measure, ...] = ("accuracy",)
 
 Allowance = Literal["config", "counterpoise", "torch", "threads", "world-size", "device"]
 """Conditions of a run that may be other when it is resumed, if they are allowed by name."""
+
+LARGEST_SEED: Final = 4_000_000_000
+"""NumPy takes seeds below 2^32, and those of ensembles' members and of ranks are some millions above the run's."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,9 @@ class Recipe:
     engine: EngineOptions = field(default_factory=EngineOptions)
     evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", operator.index(self.seed))  # of NumPy's integers, a plain one
+
     @property
     def choice(self) -> dict[str, float]:
         """One value of each hyper-parameter of the method."""
@@ -238,6 +245,8 @@ def require_possible(recipe: Recipe) -> None:
     wrong += [
         f"{name} must not be negative, got {value}" for name, value in not_negative.items() if not 0 <= value < math.inf
     ]
+    if recipe.seed > LARGEST_SEED:
+        wrong.append(f"seed must be at most {LARGEST_SEED:,}, got {recipe.seed}")
     wrong += _wrong_corruptions(recipe.evaluation)
     if optimizer.nesterov and not optimizer.momentum:
         wrong.append("optimizer.nesterov needs optimizer.momentum, which is 0")

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
-from counterpoise.metrics.comparison import Evaluation
+from counterpoise.metrics.comparison import Difference, Evaluation
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, percent
 from counterpoise.metrics.scores import GroupScores, RankingScores, Scores
 from counterpoise.report.data import (
@@ -19,27 +21,42 @@ from counterpoise.report.tables import Cell, Table, as_csv, table
 _STEPS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 _GROUP_KEYS = (Key.ACCURACY, Key.NLL, Key.MEAN_GAP, Key.ECE)
-Pick = Callable[[Scores], dict[Key, Estimate]]
 CsvRow = tuple[str | float | None, ...]
 
 _NO_INTERVAL = (math.nan, math.nan, None, None)
 """Low, high, noise floor and error bound of what has none."""
 
 
-def sections(evaluation: Evaluation) -> list[tuple[str, str | None, Pick]]:
-    """Title, foreign set, and where the estimates are, of each group of measures."""
-    first = evaluation.models[0]
-    found: list[tuple[str, str | None, Pick]] = [
-        ("Performance and calibration", None, lambda scores: scores.estimates),
-        (
-            f"Right from wrong, by {first.misclassification.score}",
-            None,
-            lambda scores: scores.misclassification.estimates,
-        ),
+@dataclass(frozen=True)
+class Section:
+    """A group of measures.
+
+    Attributes:
+        title: of it.
+        ranking: where its scores are; None for the measures that rank nothing.
+        foreign: set of foreign samples that are told from the others.
+    """
+
+    title: str
+    ranking: Callable[[Scores], RankingScores | None] | None = None
+    foreign: str | None = None
+
+    def estimates(self, scores: Scores) -> dict[Key, Estimate]:
+        """Of one model; empty where it has none."""
+        if self.ranking is None:
+            return scores.estimates
+        found = self.ranking(scores)
+        return {} if found is None else found.estimates
+
+
+def sections(evaluation: Evaluation) -> list[Section]:
+    """All groups of measures that some model has."""
+    score = evaluation.models[0].misclassification.score
+    return [
+        Section("Performance and calibration"),
+        Section(f"Right from wrong, by {score}", lambda scores: scores.misclassification),
+        *(Section(f"In-distribution from {name}", partial(_against, name), name) for name in foreign_sets(evaluation)),
     ]
-    for name in foreign_sets(evaluation):
-        found.append((f"In-distribution from {name}", name, _foreign_estimates(name)))
-    return found
 
 
 def foreign_sets(evaluation: Evaluation) -> list[str]:
@@ -47,23 +64,23 @@ def foreign_sets(evaluation: Evaluation) -> list[str]:
     return list(dict.fromkeys(name for model in evaluation.models for name in model.ood))
 
 
-def _foreign_estimates(name: str) -> Pick:
-    return lambda scores: scores.ood[name].estimates if name in scores.ood else {}
+def _against(name: str, scores: Scores) -> RankingScores | None:
+    return scores.ood.get(name)
 
 
 def summary(evaluation: Evaluation) -> Table:
     """Every measure of every model; best where a paired difference to every other model is beyond chance."""
     models = evaluation.models
     rows: list[tuple[Cell, ...]] = []
-    for title, ood, pick in sections(evaluation):
-        rows.append((Cell(title),))
-        estimates = [pick(model) for model in models]
+    for section in sections(evaluation):
+        rows.append((Cell(section.title),))
+        estimates = [section.estimates(model) for model in models]
         for key in Key:
             if not any(key in found for found in estimates):
                 continue
             values = [found[key].value if key in found else math.nan for found in estimates]
             comparison = evaluation.comparison
-            best = None if comparison is None else comparison.best(key, values, ood=ood)
+            best = None if comparison is None else comparison.best(key, values, ood=section.foreign)
             cells = [
                 Cell(value_and_interval(key, found.get(key)), index == best) for index, found in enumerate(estimates)
             ]
@@ -72,6 +89,11 @@ def summary(evaluation: Evaluation) -> Table:
             if any(floor is not None for floor in floors):
                 texts = ["" if floor is None else number(key, floor) for floor in floors]
                 rows.append((Cell("  noise floor of it", part=True), *(Cell(text) for text in texts)))
+        if section.ranking is not None:
+            # AUPR cannot be read without it.
+            rankings = [section.ranking(model) for model in models]
+            counts = ["" if each is None else f"{each.positives:,} : {each.negatives:,}" for each in rankings]
+            rows.append((Cell("positives : negatives"), *map(Cell, counts)))
     return Table("", ("", *map(name_of, models)), tuple(rows))
 
 
@@ -82,10 +104,11 @@ def paired_differences(evaluation: Evaluation) -> Table | None:
         return None
     chosen = [difference for difference in comparison.differences if difference.first == 0]
     rows: list[tuple[Cell, ...]] = []
-    for title, ood, pick in sections(evaluation):
-        estimates = [d.estimates if ood is None else d.ood.get(ood, {}) for d in chosen]
-        keys = [key for key in Key if key in pick(models[0]) and any(key in found for found in estimates)]
-        rows += [(Cell(title),)] if keys else []
+    for section in sections(evaluation):
+        estimates = [_differences(each, section) for each in chosen]
+        own = section.estimates(models[0])
+        keys = [key for key in Key if key in own and any(key in found for found in estimates)]
+        rows += [(Cell(section.title),)] if keys else []
         for key in keys:
             cells = []
             for found in estimates:
@@ -96,6 +119,10 @@ def paired_differences(evaluation: Evaluation) -> Table | None:
         f"Each minus {name_of(models[0])}, paired on {comparison.samples:,} samples ({comparison.level:.1%} intervals)"
     )
     return Table(title, ("", *(name_of(models[d.second]) for d in chosen)), tuple(rows))
+
+
+def _differences(difference: Difference, section: Section) -> dict[Key, Estimate]:
+    return difference.estimates if section.foreign is None else difference.ood.get(section.foreign, {})
 
 
 def _wins(key: Key, difference: Estimate | None) -> bool:
@@ -235,8 +262,13 @@ def estimates_csv(evaluation: Evaluation) -> str:
     models = evaluation.models
     rows: list[CsvRow] = []
     for model in models:
-        for title, _, pick in sections(evaluation):
-            rows += _csv_rows(model, title, pick(model))
+        for section in sections(evaluation):
+            rows += _csv_rows(model, section.title, section.estimates(model))
+            if section.ranking is not None and (ranking := section.ranking(model)) is not None:
+                counts = {"positives": ranking.positives, "negatives": ranking.negatives}
+                rows += [
+                    (model.source.name, section.title, name, count, *_NO_INTERVAL) for name, count in counts.items()
+                ]
     for model in models:
         for group in model.groups:
             rows += _csv_rows(model, f"Group: {_group_name(group)}", group.estimates)
@@ -246,10 +278,10 @@ def estimates_csv(evaluation: Evaluation) -> str:
             rows += _csv_rows(model, "Temperature scaling, after", tried.after)
     for difference in [] if evaluation.comparison is None else evaluation.comparison.differences:
         first, second = models[difference.first], models[difference.second]
-        for title, ood, pick in sections(evaluation):
-            found = difference.estimates if ood is None else difference.ood.get(ood, {})
-            own = {key: found[key] for key in pick(first) if key in found}
-            rows += _csv_rows(second, f"{title}, minus {name_of(first)}", own)
+        for section in sections(evaluation):
+            found = _differences(difference, section)
+            own = {key: found[key] for key in section.estimates(first) if key in found}
+            rows += _csv_rows(second, f"{section.title}, minus {name_of(first)}", own)
     return as_csv(("model", "section", "measure", "value", "low", "high", "noise_floor", "error_bound"), rows)
 
 

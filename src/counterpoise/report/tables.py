@@ -27,7 +27,7 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': "''",
     # After the end of a row, these would be read as its options.
     "[": "{[}",
     "]": "{]}",

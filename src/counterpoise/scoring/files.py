@@ -1,4 +1,7 @@
-"""Files of predictions in, `Evaluation` out: one pass over each file, in memory that does not grow with its rows."""
+"""Files of predictions in, `Evaluation` out: one pass over each file.
+
+Memory does not grow with the rows; but to compare several models, the ids and labels of the first are kept.
+"""
 
 import math
 from collections import Counter

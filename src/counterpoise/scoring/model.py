@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from counterpoise.functional.confidence import LOGIT_SCORES, PROBABILITY_SCORES
 from counterpoise.metrics import Performance, Scores, Stream, TopLabelCalibration
 from counterpoise.metrics.accumulate import Measured, ScoreAccumulator
 from counterpoise.metrics.comparison import GROUPS, GroupedSums
@@ -45,6 +46,8 @@ class ModelScorer:
     ) -> None:
         self.file, self.bins, self.level, self.temperature = file, bins, level, temperature
         self.paired = paired
+        self._score = score
+        _require_score(file, score)
         self.unpaired_sets: set[str] = set()
         self._clean, self._corrupted = (
             _Part(file.classes, score=score, bins=bins, level=level, paired=paired) for _ in range(2)
@@ -100,6 +103,7 @@ class ModelScorer:
                 f"{file.path}: it holds {file.kind} for {file.classes} classes, "
                 f"{self.file.path} holds {self.file.kind} for {self.file.classes}"
             )
+        _require_score(file, self._score)
         pairing, sets = SamplePairing(register, is_first=is_first), set[str]()
         for table, first_row in _tables(file, progress, ids=register is not None):
             numbers = pairing.numbers(table, first_row)
@@ -250,6 +254,19 @@ class _Part:
         self.accumulator.update_foreign(name, batch)
         if self._paired and numbers is not None:
             self.grouped.update_foreign(name, batch, _group_of(numbers))
+
+
+def _require_score(file: PredictionFile, score: str) -> None:
+    """Refuse a score of logits where there are none: those of a mean of probabilities are fixed but for a constant."""
+    if score in PROBABILITY_SCORES or score not in LOGIT_SCORES:
+        return
+    if file.members is not None:
+        raise PredictionFileError(
+            f"{file.path}: {score} needs the logits of one network, and this is an ensemble of {file.members}, whose "
+            f"probabilities are averaged; choose from {', '.join(PROBABILITY_SCORES)}"
+        )
+    if file.kind != "logits":
+        raise PredictionFileError(f"{file.path}: {score} needs logits: probabilities do not determine it")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Which samples of different files are the same, by their ids."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -18,7 +20,7 @@ class SampleRegister:
         self._facts: list[Numbers] = []
         self._names: tuple[str, ...] | None = None
         self._whole: tuple[pa.Array, Numbers] | None = None
-        self._places: dict[object, int] | None = None
+        self._find: Callable[[pa.Array], Numbers | None] | None = None
         self._rows = 0
 
     def __len__(self) -> int:
@@ -46,17 +48,14 @@ class SampleRegister:
         if ids.type != known.type:
             return None
         # Files in the same order, the usual case, are only compared.
-        numbers = np.arange(row, row + len(ids)) if ids.equals(known.slice(row, len(ids))) else self._looked_up(ids)
+        if ids.equals(known.slice(row, len(ids))):
+            numbers: Numbers | None = np.arange(row, row + len(ids))
+        else:
+            self._find = self._find or _finder(known)
+            numbers = self._find(ids)
         if numbers is None or not np.array_equal(facts[numbers], _facts(table, self._own_labels(table))):
             return None
         return numbers
-
-    def _looked_up(self, ids: pa.Array) -> Numbers | None:
-        if self._places is None:
-            assert self._whole is not None  # noqa: S101
-            self._places = {each: place for place, each in enumerate(self._whole[0].to_pylist())}
-        places = [self._places.get(each) for each in ids.to_pylist()]
-        return None if None in places else np.array(places, np.int64)
 
     def _own_labels(self, table: Predictions) -> Numbers:
         """Labels as indices into the classes of the first file."""
@@ -99,6 +98,29 @@ class SamplePairing:
     def is_complete(self) -> bool:
         """Whether the file holds the samples of the first, each once, and no other."""
         return self._is_possible and (self._is_first or (self._rows == len(self._seen) and bool(self._seen.all())))
+
+
+def _finder(known: pa.Array) -> Callable[[pa.Array], Numbers | None]:
+    """Looks for the places of ids among those that are known; None where one is not. Numbers take 16 bytes a row."""
+    if pa.types.is_integer(known.type):
+        values = known.to_numpy()
+        order = np.argsort(values, kind="stable")
+        ordered = values[order]
+
+        def find_numbers(ids: pa.Array) -> Numbers | None:
+            wanted = ids.to_numpy()
+            places = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+            found: Numbers | None = order[places] if np.array_equal(ordered[places], wanted) else None
+            return found
+
+        return find_numbers
+    named = {each: place for place, each in enumerate(known.to_pylist())}
+
+    def find_names(ids: pa.Array) -> Numbers | None:
+        places = [named.get(each) for each in ids.to_pylist()]
+        return None if None in places else np.array(places, np.int64)
+
+    return find_names
 
 
 def _facts(table: Predictions, labels: Numbers) -> Numbers:

@@ -59,7 +59,19 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return from_document(Manifest, path.read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}; without this file training begins anew") from None
+        raise ValueError(f"{path}: {error}; restore it, or remove the checkpoints with it to begin anew") from None
+
+
+def begin_manifest(folder: Path) -> None:
+    """Make an empty manifest before the first checkpoint; refuse checkpoints that have lost theirs."""
+    if (folder / MANIFEST).exists():
+        return
+    if found := sorted(path.name for path in folder.glob("step-*.ckpt")):
+        raise ValueError(
+            f"{folder} holds {', '.join(found[:3])} and no {MANIFEST}, without which they cannot be trusted; restore "
+            "it, or remove them to begin anew"
+        )
+    write_manifest(folder, Manifest())
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -79,9 +91,8 @@ def remove_strays(folder: Path) -> None:
 def newest_intact(folder: Path) -> tuple[Entry | None, list[str]]:
     """The newest checkpoint whose bytes are those of the manifest, and what was wrong with newer ones."""
     manifest, wrong = read_manifest(folder), []
-    for entry in (manifest.last, manifest.previous):
-        if entry is None:
-            continue
+    named = {entry.file: entry for entry in (manifest.last, manifest.previous, manifest.best) if entry is not None}
+    for entry in sorted(named.values(), key=lambda entry: -entry.step):
         path = folder / entry.file
         if not path.exists():
             wrong.append(f"{path} is missing")

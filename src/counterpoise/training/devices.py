@@ -1,4 +1,7 @@
-"""Which devices torch sees."""
+"""Which devices torch sees, and what they compute by themselves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -17,3 +20,14 @@ def require_device(name: str) -> None:
     kind, _, index = name.partition(":")
     if (name if name == "cpu" else f"{kind}:{index or 0}") not in there:
         raise ValueError(f"torch sees no device {name!r} here; it sees {', '.join(there)}")
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Convolve float32 in float32: by default cuDNN takes TF32, with the 10 bits of float16, where a GPU has it.
+
+    Its search for the fastest kernel is left out too, because it finds others from one time to the next.
+    """
+    cudnn = torch.backends.cudnn
+    with cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=cudnn.deterministic, allow_tf32=False):
+        yield

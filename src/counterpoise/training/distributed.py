@@ -32,6 +32,12 @@ def is_first_process() -> bool:
     return rank == 0
 
 
+def settle_rank(processes: int) -> None:
+    """Be the first process of a run for one, whatever rank the environment names: it may be that of a job array."""
+    if processes == 1:
+        rank_zero_only.rank = 0  # type: ignore[attr-defined]
+
+
 @cache
 def leave_group_at_exit() -> None:
     """Destroy the process group when the interpreter ends, though whoever made it does not.

@@ -4,11 +4,15 @@ import inspect
 import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import lightning as L  # noqa: N812
 import torch
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.plugins import MixedPrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
@@ -35,6 +39,7 @@ from counterpoise.training.saving import KeepCheckpoints, VerifiedCheckpointIO
 
 _FLAGS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _LOG_STEPS = 50
+_THREADS = "OMP_NUM_THREADS"
 
 
 def fit(
@@ -63,7 +68,7 @@ def fit(
     step = 0 if resume_from is None else resume_from.step
     datamodule = RunDataModule(data, evaluation_batch=recipe.evaluation.batch, seed=recipe.seed)
     path = None if resume_from is None else str(folder.checkpoints / resume_from.file)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _threads_kept():
         _silence()
         trainer = build_trainer(recipe, folder, step=step, callbacks=callbacks)
         L.seed_everything(recipe.seed + trainer.global_rank, verbose=False)
@@ -72,11 +77,30 @@ def fit(
         except SystemExit:
             # The engine's answer to Ctrl-C; whoever called may have another.
             raise KeyboardInterrupt from None
+        except RuntimeError as error:
+            if path is None or not str(error).startswith("Error(s) in loading state_dict"):
+                raise
+            first = str(error).splitlines()[1].strip()
+            raise ValueError(f"{path} is of other networks than the recipe's: {first}") from None
         finally:
             finish_loggers(engine.loggers)
     if world_size() > 1:
         leave_group_at_exit()
     return module
+
+
+@contextmanager
+def _threads_kept() -> Iterator[None]:
+    """Leave this process with its threads: for several devices Lightning takes fewer, also of whatever comes after."""
+    threads, variable = torch.get_num_threads(), os.environ.get(_THREADS)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if variable is None:
+            os.environ.pop(_THREADS, None)
+        else:
+            os.environ[_THREADS] = variable
 
 
 def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Sequence[L.Callback]) -> L.Trainer:
@@ -99,7 +123,7 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
     pruning = [PruneSamples(recipe.pruning)] if METHODS[recipe.method].prunes else []
     # Checkpoints come last, so that one holds what all others know after the step.
     watching = [KeepRandomState(), KeepAverage(), logs, progress_callback(), *pruning, *callbacks, checkpoints]
-    plugins: list[Any] = [files]
+    plugins: list[Any] = [files, *_environment(engine)]
     precision = _precision(engine)
     plugins += [precision] if precision is not None else []
     return L.Trainer(
@@ -122,6 +146,16 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
+
+
+def _environment(engine: EngineOptions) -> list[ClusterEnvironment]:
+    """Who started the processes, where Lightning would be wrong about it."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return []
+    if engine.devices * engine.nodes == 1:
+        return [LightningEnvironment()]  # and not a task of SLURM, of which there may be more, each with a run
+    # A requeue would save a checkpoint of Lightning's own, which the run's manifest does not know.
+    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
 
 
 def _strategy(engine: EngineOptions) -> Strategy | str:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from filelock import FileLock, Timeout
 
 import counterpoise
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
 from counterpoise._files import write_text
+from counterpoise._locks import acquired, lock_of
 from counterpoise.recipes.config import Allowance, Kernels, Recipe
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.environment", 1
@@ -145,11 +145,9 @@ def installed_versions() -> dict[str, str]:
 def in_use(folder: RunFolder) -> Iterator[None]:
     """Keep other processes out of a run; the lock ends with the process, however that ends."""
     folder.path.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.path / ".lock")
-    try:
-        lock.acquire(timeout=LOCK_PATIENCE)
-    except Timeout:
-        raise ValueError(f"{folder.path} is in use by another process; wait until it ends, or end it") from None
+    lock = lock_of(folder.path / ".lock")
+    if not acquired(lock, timeout=LOCK_PATIENCE):
+        raise ValueError(f"{folder.path} is in use by another process; wait until it ends, or end it")
     try:
         yield
     finally:
@@ -157,11 +155,17 @@ def in_use(folder: RunFolder) -> Iterator[None]:
 
 
 def require_new(folder: RunFolder) -> None:
-    """Refuse a folder that holds a run already."""
+    """Refuse a folder that holds a run already, or what is left of one, which would be taken for this one's."""
     if folder.config.exists():
         raise ValueError(
             f"{folder.path} holds a run already; `counterpoise resume {folder.path}` continues it, "
             "or choose another --out"
+        )
+    left = [folder.primary, folder.predictions, folder.member(0).path.parent, *folder.checkpoints.glob("*.ckpt")]
+    if found := [str(path.relative_to(folder.path)) for path in left if path.exists()]:
+        raise ValueError(
+            f"{folder.path} holds {', '.join(found[:3])} of another run, and no {folder.config.name}; remove the "
+            "folder, or choose another --out"
         )
 
 
@@ -174,10 +178,21 @@ def start(folder: RunFolder, recipe: Recipe, conditions: Conditions) -> None:
     write_text(folder.config, recipe.to_json())
 
 
-def go_on(folder: RunFolder, conditions: Conditions, *, step: int, allowed: Collection[Allowance]) -> None:
-    """Record that the run is resumed; refuse conditions that it was not started under and that are not allowed."""
+def go_on(
+    folder: RunFolder, conditions: Conditions, *, step: int, allowed: Collection[Allowance], trained: bool
+) -> None:
+    """Record that the run is resumed; refuse conditions that it was not started under and that are not allowed.
+
+    Of a run that is `trained`, or a member of which is, the configuration cannot change any more.
+    """
     environment = read_environment(folder)
     changes = differences(environment.started, conditions)
+    before = [environment.started, *environment.resumed][-1].config_digest
+    if trained and before != conditions.config_digest:
+        raise ValueError(
+            f"{folder.path}: {folder.config.name} has changed since it was trained; start another run with it. More "
+            "predictions of this one are made by `counterpoise predict`"
+        )
     if refused := {name: change for name, change in changes.items() if name not in allowed}:
         reasons = "; ".join(refused.values())
         flags = " ".join(refused)
@@ -217,8 +232,14 @@ def differences(before: Conditions, now: Conditions) -> dict[Allowance, str]:
 
 def _revision(source: Path) -> str:
     """The git revision of the source, with a plus where it is changed; empty where there is none."""
-    described = ["git", "-C", str(source), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(source), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()  # noqa: S603
+
     try:
-        return subprocess.run(described, capture_output=True, text=True, timeout=10, check=True).stdout.strip()  # noqa: S603
+        # An installed copy may lie within somebody else's repository, which does not hold it.
+        git("ls-files", "--error-unmatch", "__init__.py")
+        return git("describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return ""

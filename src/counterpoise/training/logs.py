@@ -52,7 +52,14 @@ class RowLog:
 
     def begin_after(self, step: int) -> None:
         """Make the file, or remove its rows of later steps: training goes back to this one, and writes them again."""
-        self._write([list(row.values()) for row in self.rows() if int(row["step"]) <= step])
+        rows = self.rows()
+        for number, row in enumerate(rows):
+            if tuple(row) != self.columns or not (row["step"] or "").isdecimal():
+                raise ValueError(
+                    f"{self.path}: row {number} is not as it was written, with the columns {', '.join(self.columns)}; "
+                    "restore the file, or remove it"
+                )
+        self._write([list(row.values()) for row in rows if int(row["step"]) <= step])
 
     def _write(self, rows: Sequence[Sequence[Any]]) -> None:
         with replacing(self.path) as temporary, temporary.open("w", newline="") as file:
@@ -110,17 +117,17 @@ class KeepLogs(L.Callback):
             dist.all_reduce(stacked)
             stacked /= world_size()
         losses = stacked.cpu().double().tolist()
-        for (step, *_), loss in zip(self._pending, losses, strict=True):
-            if not math.isfinite(loss):
-                raise FloatingPointError(f"the loss is {loss} at step {step}; {REMEDY}")
         self._losses, self._count = self._losses + sum(losses), self._count + len(losses)
         rows = [
             (step, epoch, repr(loss), loss.hex(), rate)
             for (step, epoch, _, rate), loss in zip(self._pending, losses, strict=True)
         ]
         self._pending = []
+        broken = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), None)
         if is_first_rank():
-            self.steps.append(rows)
+            self.steps.append(rows[:broken])
+        if broken is not None:
+            raise FloatingPointError(f"the loss is {losses[broken]} at step {rows[broken][0]}; {REMEDY}")
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """One row for the epoch."""

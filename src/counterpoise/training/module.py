@@ -12,12 +12,12 @@ from torch.optim import SGD, Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from counterpoise.data.memory import Batch
-from counterpoise.metrics import Estimate, Key, Performance, Stream, TopLabelCalibration
 from counterpoise.objectives import MutualTransport, ObjectiveOutput
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.recipes.config import OptimizerOptions
+from counterpoise.training.devices import full_float32
 from counterpoise.training.distributed import average_buffers, models_of, shard, world_size
-from counterpoise.training.measures import MEASURES
+from counterpoise.training.measures import measured, measuring_streams
 from counterpoise.training.schedule import decay_factor, set_learning_rates
 
 REMEDY = "a lower optimizer.lr, a warmup or a clip may help"
@@ -62,7 +62,7 @@ class ObjectiveModule(L.LightningModule):
         self.sharded = sharded
         self.latest = ObjectiveOutput()
         self.validation: dict[str, float] = {}
-        self._streams = {"performance": Stream(Performance()), "calibration": Stream(TopLabelCalibration())}
+        self._streams = measuring_streams()
 
     @property
     def primary(self) -> nn.Module:
@@ -159,28 +159,25 @@ class ObjectiveModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Forget the last epoch; every rank goes on with the same BatchNorm statistics."""
-        for stream in self._streams.values():
+        for stream in self._streams:
             stream.reset()
         average_buffers(self)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add the predictions of the model that ships."""
         # In float32 whatever the precision of training, as the predictions that are written.
-        with torch.autocast(self.device.type, enabled=False):
+        with torch.autocast(self.device.type, enabled=False), full_float32():
             logits = call_for_logits(self.shipped, (batch.images,), {})
         # On the CPU, where every sum that they need is deterministic.
         logits, labels = logits.float().cpu(), batch.labels.cpu()
         if not (logits < math.inf).all():
             raise FloatingPointError(f"the model gives NaN or infinite logits after step {self.global_step}; {REMEDY}")
-        for stream in self._streams.values():
+        for stream in self._streams:
             stream.update(logits=logits, labels=labels)
 
     def on_validation_epoch_end(self) -> None:
         """Measures of all ranks' images."""
-        estimates: dict[Key, Estimate] = {}
-        for stream in self._streams.values():
-            estimates |= (stream.sync() if world_size() > 1 else stream).compute()
-        self.validation = {name: estimates[key].value for name, key in MEASURES.items()}
+        self.validation = measured(stream.sync() if world_size() > 1 else stream for stream in self._streams)
         if self.trainer.loggers:
             self.log_dict({f"validation/{name}": value for name, value in self.validation.items()}, rank_zero_only=True)
 

@@ -121,7 +121,7 @@ def header_of(trained: Trained) -> Header:
     recipe = trained.recipe
     return Header(
         class_names=trained.classes,
-        model=f"{recipe.primary.name}-w{recipe.primary.width}",
+        model="-w".join(trained.metadata[name] for name in ("model", "width") if name in trained.metadata),
         method=recipe.method,
         seed=recipe.seed,
         config_digest=recipe.digest,
@@ -139,14 +139,20 @@ def image_shape(metadata: Mapping[str, str]) -> tuple[int, int, int]:
     return int(metadata["channels"]), int(height), int(width or height)
 
 
-def metadata_of(recipe: Recipe, images: Images) -> dict[str, str]:
-    """What somebody who loads the weights must know: the network, its classes, and how images are normalised."""
+def metadata_of(recipe: Recipe, images: Images, *, own: nn.Module | None) -> dict[str, str]:
+    """What somebody who loads the weights must know: the network, its classes, and how images are normalised.
+
+    Of a network that is the user's `own` and not the recipe's, the name of its class.
+    """
     channels, height, width = images.pixels.shape[1:]
-    return {
-        "format": "counterpoise.primary",
+    network = {
         "model": recipe.primary.name,
         "width": str(recipe.primary.width),
         "small_images": str(recipe.primary.small_images).lower(),
+    }
+    return {
+        "format": "counterpoise.primary",
+        **(network if own is None else {"model": type(own).__name__}),
         "method": recipe.method,
         "channels": str(channels),
         "size": str(height) if height == width else f"{height}x{width}",

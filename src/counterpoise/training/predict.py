@@ -1,5 +1,6 @@
 """Predictions of a trained model, in float32 whatever the precision of training, and what they are worth."""
 
+import hashlib
 import math
 import re
 from collections.abc import Callable
@@ -12,7 +13,6 @@ from counterpoise._files import write_text
 from counterpoise.data.corruptions import corrupted
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
-from counterpoise.metrics import Estimate, Key, Performance, Stream, TopLabelCalibration
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
@@ -20,11 +20,13 @@ from counterpoise.predictions.digest import digest_path
 from counterpoise.recipes.config import EvaluationOptions, corruption_names
 from counterpoise.scoring.rows import RowKinds, checked
 from counterpoise.training.data import RunData, require_same_kind
+from counterpoise.training.devices import full_float32
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.measures import MEASURES
+from counterpoise.training.measures import measured, measuring_streams
 from counterpoise.training.networks import Trained, header_of
 
 FOREIGN_PREFIX = "ood_"
+_LONGEST_NAME = 100
 
 Say = Callable[[str], None]
 """Shows a line of progress."""
@@ -51,12 +53,16 @@ def evaluate_run(
 
 
 def prediction_file(run: RunFolder, name: str) -> Path:
-    """Where predictions of a set are; a path or a hub id becomes one name, so that all are in one folder.
+    """Where predictions of a set are; a path or a hub id becomes a name of its own, so that all are in one folder.
 
+    >>> prediction_file(RunFolder(Path("run")), "ood_svhn").name
+    'ood_svhn.parquet'
     >>> prediction_file(RunFolder(Path("run")), "ood_/data/blurred.parquet").name
-    'ood_-data-blurred.parquet.parquet'
+    'ood_-data-blurred.parquet-0fccfbc8.parquet'
     """
     plain = re.sub(r"[^\w.-]+", "-", name)
+    if plain != name or len(plain) > _LONGEST_NAME:
+        plain = f"{plain[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return run.predictions / f"{plain}.parquet"
 
 
@@ -102,7 +108,7 @@ def predict(
                 shown, batch=options.batch, seed=0, augmentation=None, shuffle=False, drop_last=False, device=device
             )
             for batch in loader:
-                with torch.inference_mode():
+                with torch.inference_mode(), full_float32():
                     logits = call_for_logits(model, (batch.images,), {})
                 rows = len(logits)
                 writer.append(
@@ -125,12 +131,10 @@ def validation_measures(run: RunFolder) -> dict[str, float]:
     """What the trained model's predictions for the held-out images are worth."""
     table = read_predictions(prediction_file(run, "validation"))
     batch = checked(table, RowKinds.of(table).clean, labelled=True, first_row=0)
-    estimates: dict[Key, Estimate] = {}
-    for measure in (Performance(), TopLabelCalibration()):
-        stream: Stream[dict[Key, Estimate]] = Stream(measure)
+    streams = measuring_streams()
+    for stream in streams:
         stream.update_checked(batch)
-        estimates |= stream.compute()
-    measures: dict[str, float] = {name: float(estimates[key].value) for name, key in MEASURES.items()}
+    measures = measured(streams)
     if not all(map(math.isfinite, measures.values())):
         raise ArithmeticError(f"the validation measures are not finite: {measures}")
     return measures

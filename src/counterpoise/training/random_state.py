@@ -20,7 +20,9 @@ def random_state() -> dict[str, Any]:
     _, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
     return {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        # Of this process' own device: others, that it never uses, may not be there when it goes on.
+        "cuda": [torch.cuda.get_rng_state()] if _uses_cuda() else [],
+        "mps": [torch.mps.get_rng_state()] if torch.backends.mps.is_available() else [],
         "numpy": [torch.from_numpy(np.asarray(keys, np.int64)), int(position), int(has_gauss), float(cached)],
         "python": [version, list(internal), gauss],
     }
@@ -36,13 +38,19 @@ def set_random_state(state: dict[str, Any]) -> None:
     True
     """
     torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available() and state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if state["cuda"] and _uses_cuda():
+        torch.cuda.set_rng_state(state["cuda"][0])
+    if torch.backends.mps.is_available() and state.get("mps"):
+        torch.mps.set_rng_state(state["mps"][0])
     keys, position, has_gauss, cached = state["numpy"]
     words: Tensor = keys
     np.random.set_state(("MT19937", words.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
+
+
+def _uses_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 class KeepRandomState(L.Callback):

@@ -11,9 +11,15 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.models import require_same_images
 from counterpoise.recipes.config import Allowance, Recipe, require_possible
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.checkpoints import newest_intact, read_manifest, remove_strays, write_manifest
+from counterpoise.training.checkpoints import (
+    begin_manifest,
+    newest_intact,
+    read_manifest,
+    remove_strays,
+    write_manifest,
+)
 from counterpoise.training.data import RunData, keep_split, named_data, require_evaluable
-from counterpoise.training.distributed import is_first_process
+from counterpoise.training.distributed import is_first_process, settle_rank
 from counterpoise.training.engine import device_type, fit, kernels, require_devices, require_processes
 from counterpoise.training.folder import (
     Conditions,
@@ -53,14 +59,16 @@ def train(
         The scores of the test set, on the first process; None on others, and where there is no test set.
     """
     run = RunFolder(Path(folder))
+    settle_rank(recipe.engine.devices * recipe.engine.nodes)
     if is_first_process():
         require_new(run)
+    own = models is not None
     data, models = _prepared(recipe, root=root, models=models, data=data)
     if not is_first_process():
-        return _complete(recipe, run, models=models, data=data, page=page)
+        return _complete(recipe, run, models=models, data=data, page=page, own=own)
     with in_use(run):
         start(run, recipe, _conditions(recipe))
-        return _complete(recipe, run, models=models, data=data, page=page)
+        return _complete(recipe, run, models=models, data=data, page=page, own=own)
 
 
 def resume(
@@ -84,13 +92,18 @@ def resume(
     """
     run = RunFolder(Path(folder))
     recipe = run.recipe()
+    settle_rank(recipe.engine.devices * recipe.engine.nodes)
+    own = models is not None
     data, models = _prepared(recipe, root=root, models=models, data=data)
     if not is_first_process():
-        return _complete(recipe, run, models=models, data=data, page=page)
+        return _complete(recipe, run, models=models, data=data, page=page, own=own)
     with in_use(run):
-        entry, _ = newest_intact(run.checkpoints)
-        go_on(run, _conditions(recipe), step=0 if entry is None else entry.step, allowed=allow)
-        return _complete(recipe, run, models=models, data=data, page=page)
+        folders = member_folders(recipe, run)
+        entries = [newest_intact(folder.checkpoints)[0] for folder in folders]
+        step = sum(entry.step for entry in entries if entry is not None)
+        trained = any(folder.primary.exists() for folder in folders)
+        go_on(run, _conditions(recipe), step=step, allowed=allow, trained=trained)
+        return _complete(recipe, run, models=models, data=data, page=page, own=own)
 
 
 def _prepared(
@@ -107,8 +120,15 @@ def _prepared(
     images = data.validation
     if named and is_first_process():
         require_evaluable(recipe, images, root=root)
+    processes = recipe.engine.devices * recipe.engine.nodes
+    if len(images.classes) < 2:
+        raise ValueError(f"{images.name} has {len(images.classes)} class; at least 2 are needed")
+    if len(images) < processes:
+        raise ValueError(f"{len(images)} images are held out, fewer than there are processes, {processes}")
     models = models or recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
     built = models(recipe.seed)
+    if len(built) != (count := METHODS[recipe.method].models):
+        raise ValueError(f"{recipe.method} trains {count} network{'s' * (count > 1)}; models= made {len(built)}")
     METHODS[recipe.method].build(built, **recipe.choice)
     require_same_images(built, shape=images.pixels.shape[1:])
     return data, models
@@ -121,15 +141,17 @@ def _conditions(recipe: Recipe) -> Conditions:
     )
 
 
-def _complete(recipe: Recipe, run: RunFolder, *, models: ModelFactory, data: RunData, page: bool) -> Evaluation | None:
-    """Whatever of the run is not there yet."""
+def _complete(
+    recipe: Recipe, run: RunFolder, *, models: ModelFactory, data: RunData, page: bool, own: bool
+) -> Evaluation | None:
+    """Whatever of the run is not there yet; the networks may be the user's own."""
     if data.held_out is not None and is_first_process():
         keep_split(run.split, data.held_out)
     folders = member_folders(recipe, run)
     for index, folder in enumerate(folders):
         if not folder.primary.exists():
             seed = recipe.seed if len(folders) == 1 else member_seed(recipe.seed, index)
-            _train_one(replace(recipe, seed=seed), folder, data=data, models=models)
+            _train_one(replace(recipe, seed=seed), folder, data=data, models=models, own=own)
     if not is_first_process():
         return None
     trained = load_run(run.path, models=models)
@@ -141,9 +163,11 @@ def member_seed(seed: int, index: int) -> int:
     return seed + 1_000_003 * (index + 1)
 
 
-def _train_one(recipe: Recipe, folder: RunFolder, *, data: RunData, models: ModelFactory) -> None:
+def _train_one(recipe: Recipe, folder: RunFolder, *, data: RunData, models: ModelFactory, own: bool) -> None:
     """One training, from its newest intact checkpoint if it has one; ends with the primary's weights."""
     folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    if is_first_process():
+        begin_manifest(folder.checkpoints)
     entry, faults = newest_intact(folder.checkpoints)
     if faults and is_first_process():
         place = "the start" if entry is None else f"step {entry.step}"
@@ -162,4 +186,5 @@ def _train_one(recipe: Recipe, folder: RunFolder, *, data: RunData, models: Mode
         weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
         primary = models(recipe.seed)[0]
         primary.load_state_dict(weights)
-        export_safetensors(primary, folder.primary, metadata=metadata_of(recipe, data.validation))
+        metadata = metadata_of(recipe, data.validation, own=primary if own else None)
+        export_safetensors(primary, folder.primary, metadata=metadata)

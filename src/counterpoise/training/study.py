@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import require
 from counterpoise._files import write_text
+from counterpoise._locks import acquired, holding, lock_of
 from counterpoise.recipes.config import LARGER_IS_BETTER, Measure, Recipe
 from counterpoise.recipes.ranges import Range, changed_fields, with_values
 
@@ -126,8 +127,8 @@ class SharedStudy:
         self.folder, self.recipe, self.ranges, self.measure, self.seed = folder, recipe, tuple(ranges), measure, seed
         (folder / "trials").mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.lock = FileLock(folder / "study.lock")
-        with self.lock:
+        self.lock = lock_of(folder / "study.lock")
+        with holding(self.lock):
             self._storage = _open_journal(folder / "study.log", self.lock)
             self._study = optuna.create_study(
                 storage=self._storage,
@@ -146,7 +147,7 @@ class SharedStudy:
 
         None where there is none, or where every point of ranges of whole numbers was tried.
         """
-        with self.lock:
+        with holding(self.lock):
             for trial in self._trials(TrialState.RUNNING):
                 claim = self._claim(trial)
                 if claim is not None:
@@ -160,7 +161,7 @@ class SharedStudy:
 
         For a trial that failed the sampler is told the worst measure so far, so that it keeps away.
         """
-        with self.lock:
+        with holding(self.lock):
             trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, claim.number)
             if measures is not None:
                 self._storage.set_trial_user_attr(trial_id, "measures", dict(measures))
@@ -189,7 +190,7 @@ class SharedStudy:
 
     def write(self) -> Search:
         """Write `search.json`, and `best.json` once there is a best."""
-        with self.lock:
+        with holding(self.lock):
             search = self.search()
             write_text(self.folder / "search.json", search.to_json())
             if search.best is not None:
@@ -205,10 +206,8 @@ class SharedStudy:
 
     def _claim(self, trial: FrozenTrial) -> Claim | None:
         """The trial, unless another process trains it or it was lost before it had its values."""
-        lock = FileLock(self.path(trial.number).with_suffix(".lock"))
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
+        lock = lock_of(self.path(trial.number).with_suffix(".lock"))
+        if not acquired(lock, timeout=0):
             return None
         if len(trial.params) < len(self.ranges):
             self._study.tell(trial.number, state=TrialState.FAIL)

@@ -4,9 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.functional.transport import mutual_transport
-from counterpoise.metrics import Estimate, Key, Performance, Stream, TopLabelCalibration
+from counterpoise.metrics import Key
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.acceptance.bench import CLASSES, Bench, Finding
+from counterpoise.training.measures import measured, measuring_streams
 
 FLOAT32_LIMIT = 1e-5
 """Largest relative error of losses and gradients, of some hundred float32 operations each."""
@@ -81,12 +82,11 @@ def _linear(seed: int) -> nn.Linear:
     return model
 
 
-def _measured(logits: Tensor, labels: Tensor) -> dict[Key, float]:
-    estimates: dict[Key, Estimate] = {}
-    for stream in (Stream(Performance()), Stream(TopLabelCalibration())):
+def _measured(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    streams = measuring_streams()
+    for stream in streams:
         stream.update(logits=logits, labels=labels)
-        estimates |= stream.compute()
-    return {key: estimates[key].value for key in (Key.ACCURACY, Key.NLL, Key.ECE)}
+    return measured(streams)
 
 
 def _normal(rows: int, columns: int, *, seed: int, scale: float = 1.0) -> Tensor:
