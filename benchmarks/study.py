@@ -1,9 +1,9 @@
 """The reduced-scale study: `python -m benchmarks.study STORE [--list]`.
 
 Runs its parts one after another by `counterpoise bench run`, each from what the store holds already. Two such commands
-at a time, with `OMP_NUM_THREADS=1`, keep two cores busy, but for the end of a part, where one waits for the other. Then `counterpoise bench keep STORE results`,
-`counterpoise bench report results --markdown --latex` and `python -m benchmarks.documentation` write what the
-repository holds of it.
+at a time, with `OMP_NUM_THREADS=1`, keep two cores busy, but for the end of a part, where one waits for the other. Then
+`counterpoise bench keep STORE results`, `counterpoise bench report results --markdown --latex` and `python -m
+benchmarks.documentation` write what the repository holds of it.
 """
 
 import argparse
