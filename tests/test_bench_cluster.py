@@ -15,7 +15,6 @@ from counterpoise.benchmark.grid import PAUSE, remaining, run_sequentially
 from counterpoise.benchmark.manifest import MOST_LOSSES
 from counterpoise.benchmark.store import Store
 from counterpoise.benchmark.studies import request_of
-from counterpoise.benchmark.work import attempt
 
 
 class DiedError(BaseException):
@@ -83,7 +82,7 @@ def run(monkeypatch, tmp_path):
 
     def run_on(ray, *, perform=quick, **options):
         monkeypatch.setattr(cluster, "require", lambda *_, **__: ray)
-        monkeypatch.setattr(cluster, "attempt", partial(attempt, perform=perform))
+        monkeypatch.setattr(cluster, "perform", lambda *task, allow, **options: perform(*task, **options))
         store, requests, ended = Store(tmp_path), [request_of("dml", "smoke", seeds=range(3))], []
         store.add(requests)
         run_on_ray(store, requests, watch=ended.append, **options)
@@ -121,7 +120,7 @@ def test_workers_are_sent_plain_data(run, monkeypatch, tmp_path):
     for arguments, options in ray.submitted:
         assert json.loads(json.dumps(arguments)) == list(arguments)
         assert arguments[1:] == (str(tmp_path), str(tmp_path / "relative/data"), None)
-        assert options == {"page": True}
+        assert options == {"page": True, "allow": ()}
 
 
 def test_a_worker_that_dies_in_mid_cell_is_replaced(run, tmp_path):
@@ -174,7 +173,7 @@ def test_workers_that_die_before_they_claim_do_not_go_on_for_ever(run):
         raise DiedError("out of memory")
 
     ray = FakeRay(before_get=die)
-    with pytest.raises(RuntimeError, match=r"workers die before they begin with .*: out of memory"):
+    with pytest.raises(ValueError, match=r"workers die before they begin with .*: out of memory"):
         run(ray)
     assert ray.calls[-1] == "shutdown"
 
@@ -233,7 +232,7 @@ def test_a_method_of_ones_own_is_run_only_from_the_file_it_was_asked_from(monkey
     sent = cluster._plain(remaining(Store(tmp_path), [request]).ready[0]) | {"source": "another digest"}
     monkeypatch.setattr(cluster, "_load_once", lambda path: {"ce": "digest"})
     with pytest.raises(ValueError, match=r"own\.py is not, or no longer, the file that 'ce' was asked from"):
-        cluster._work(sent, str(tmp_path), None, "own.py", page=False)
+        cluster._work(sent, str(tmp_path), None, "own.py", page=False, allow=())
 
 
 # A real cluster; in CI, `python -m benchmarks.grid --short` kills workers and a coordinator

@@ -44,6 +44,9 @@ def a_request(*, rule="nll", seeds=(0, 1), swept=False):
 
 def quick(store, task, *, root, page):
     """Measures without training; which candidate is best follows from its hyper-parameters."""
+    record = store.record_file(task.cell.id)
+    record.parent.mkdir(exist_ok=True)
+    record.touch()
     value = sum(task.cell.recipe.hyper.values()) * 7 % 1
     return {"nll": value, "accuracy": 1 - value, "ece": value / 10}
 

@@ -14,6 +14,8 @@ import oracles
 from counterpoise import Scores, evaluate
 from counterpoise.metrics import KEY_INFO, Key
 from counterpoise.metrics import evaluate as _module_function
+from counterpoise.predictions import PredictionFileError, Predictions, write_predictions
+from counterpoise.scoring import score_files
 
 
 @pytest.fixture(scope="module")
@@ -228,3 +230,28 @@ def test_same_predictions_give_the_same_scores_to_the_bit(case):
     logits, labels, foreign = case
     one, two = (evaluate(logits=logits, labels=labels, ood_logits=foreign).to_json() for _ in range(2))
     assert one == two
+
+
+def test_scores_of_logits_are_refused_where_there_are_none(tmp_path):
+    """The log-sum-exp of log-probabilities is 0 whatever the members say: their order would be that of rounding."""
+
+    def drawn(seed):
+        return torch.randn(50, 4, generator=torch.Generator().manual_seed(seed))
+
+    def write(path, **columns):
+        write_predictions(path, Predictions.of(**columns, labels=labels))
+        return path
+
+    labels = torch.arange(50) % 4
+    members = torch.stack([drawn(seed) for seed in range(3)], 1)
+    ensemble = write(tmp_path / "members.parquet", logits=members)
+    plain = write(tmp_path / "plain.parquet", logits=drawn(0))
+    sure = write(tmp_path / "sure.parquet", probabilities=drawn(0).softmax(-1))
+    for score in ("energy", "max_logit"):
+        with pytest.raises(PredictionFileError, match=rf"{score} needs the logits of one network, .*ensemble of 3"):
+            score_files([ensemble], score=score)
+        with pytest.raises(PredictionFileError, match=f"{score} needs the logits of one network"):
+            score_files([plain], ood=[ensemble], score=score)
+        with pytest.raises(PredictionFileError, match=f"{score} needs logits"):
+            score_files([sure], score=score, temperature=2.0)
+    assert score_files([ensemble], score="negative_entropy").models

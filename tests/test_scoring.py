@@ -96,22 +96,6 @@ def test_members_are_averaged_as_probabilities(tmp_path):
         same_estimates(scores.estimates, expected.estimates, rel=1e-6)
 
 
-def test_scores_of_logits_are_refused_where_there_are_none(tmp_path):
-    """The log-sum-exp of log-probabilities is 0 whatever the members say: their order would be that of rounding."""
-    members = torch.stack([drawn(seed)[0] for seed in range(3)], 1)
-    ensemble = write(tmp_path / "members.parquet", logits=members, labels=drawn(0)[1])
-    plain = write(tmp_path / "plain.parquet", logits=drawn(0)[0], labels=drawn(0)[1])
-    sure = write(tmp_path / "sure.parquet", probabilities=drawn(0)[0].softmax(-1), labels=drawn(0)[1])
-    for score in ("energy", "max_logit"):
-        with pytest.raises(PredictionFileError, match=rf"{score} needs the logits of one network, .*ensemble of 3"):
-            score_files([ensemble], score=score)
-        with pytest.raises(PredictionFileError, match=f"{score} needs the logits of one network"):
-            score_files([plain], ood=[ensemble], score=score)
-        with pytest.raises(PredictionFileError, match=f"{score} needs logits"):
-            score_files([sure], score=score, temperature=2.0)
-    assert score_files([ensemble], score="negative_entropy").models
-
-
 def test_large_files_go_through_the_histogram_within_their_bounds(tmp_path, monkeypatch, small_batches):
     logits, labels = drawn(3)
     path = write(tmp_path / "a.parquet", logits=logits, labels=labels)

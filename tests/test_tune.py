@@ -23,6 +23,7 @@ from counterpoise.recipes.ranges import Range, with_values
 from counterpoise.recipes.table import digits
 from counterpoise.report.search import SearchedField, search_figure
 from counterpoise.training import named_data
+from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.folder import RunFolder, read_environment
 from counterpoise.training.study import Search, SharedStudy, Trial
 from counterpoise.training.tuning import tune
@@ -243,7 +244,7 @@ def test_a_killed_process_leaves_its_trial_to_the_next_that_resumes_it(tmp_path,
     worker.start()
     run = RunFolder(tmp_path / "trials" / "0001")
     limit = time.monotonic() + 100
-    while not (run.checkpoints / "manifest.json").exists():
+    while read_manifest(run.checkpoints).last is None:
         assert time.monotonic() < limit
         assert worker.is_alive()
         time.sleep(0.005)
