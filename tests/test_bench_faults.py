@@ -37,17 +37,20 @@ def test_a_cell_with_damaged_checkpoints_can_be_begun(store):
 
 
 def test_checkpoints_that_a_kill_has_left_are_removed(store):
-    task, other = a_task(0), a_task(1)
-    for each in (task, other):
+    task, other, anew = a_task(0), a_task(1), a_task(2, stage="validation")
+    for each in (task, other, anew):
         for folder in ("checkpoints", "members/0/checkpoints"):
             path = store.run_folder(each.cell.id).path / folder
             path.mkdir(parents=True)
             (path / "step-000000001.ckpt").touch()
-    with store.claim(task):
-        commit(store, task)
+            if each is not anew:  # which was validated and kept without its weights, and is trained again
+                (path.parent / "primary.safetensors").touch()
+    for each in (task, anew):
+        with store.claim(each):
+            commit(store, each)
     remove_leftovers(store)
     left = {path.relative_to(store.path / "cells").parts[0] for path in store.path.rglob("*.ckpt")}
-    assert left == {other.cell.id}
+    assert left == {other.cell.id, anew.cell.id}
 
 
 def test_an_older_copy_of_the_manifest_is_read_anew(store):

@@ -104,7 +104,11 @@ def _run(store: Store, task: Task, *, root: Path | None, page: bool, allow: Coll
 
 
 def _remove_checkpoints(run: RunFolder) -> None:
-    """A committed cell is never trained on: what ships is saved, and checkpoints are most of the disk."""
-    for folder in (run.checkpoints, *run.path.glob("members/*/checkpoints")):
-        for path in folder.glob("*.ckpt"):
-            path.unlink(missing_ok=True)
+    """A trained cell is never trained on: what ships is saved, and checkpoints are most of the disk.
+
+    Of one whose weights are gone, which is trained anew to be completed, they stay.
+    """
+    for folder in (run, *map(RunFolder, run.path.glob("members/*"))):
+        if folder.primary.exists():
+            for path in folder.checkpoints.glob("*.ckpt"):
+                path.unlink(missing_ok=True)
