@@ -151,12 +151,12 @@ class Store:
                 self.manifest.append(Event(cell, stage, "again"))
 
     def is_held(self, cell: str) -> bool:
-        """Whether a process works on a cell now; of another user's store, which cannot be locked, it is believed."""
+        """Whether a process works on a cell now; of a store that cannot be written to it is believed."""
         lock = self._cell_lock(cell)
         try:
             if not acquired(lock, timeout=0):
                 return True
-        except PermissionError:
+        except OSError:
             return True
         lock.release()
         return False

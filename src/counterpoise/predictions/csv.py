@@ -19,6 +19,7 @@ from counterpoise.predictions.table import CATEGORIES, Header, PredictionFileErr
 _BLOCK_BYTES = 1 << 23
 _LONGEST_LINE = 1 << 22
 _LONGEST_MESSAGE = 300
+_INTEGER = r"^(0|-?[1-9][0-9]*)$"
 
 
 def open_csv(path: Path) -> PredictionFile:
@@ -108,10 +109,8 @@ def _with_numbers(batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
     """The same with ids as integers, as the first one is; one that is not as an integer is written is refused."""
     place = batch.schema.get_field_index("id")
     texts = pc.utf8_trim_whitespace(batch.column(place))
-    wrong = next(
-        (row for row, text in enumerate(texts.to_pylist()) if text is not None and not _is_integer(text)), None
-    )
-    if wrong is not None:
+    wrong = pc.index(pc.match_substring_regex(texts, _INTEGER), False).as_py()
+    if wrong >= 0:
         raise PredictionFileError(
             f"row {first_row + wrong}, column 'id' is {texts[wrong].as_py()!r}; ids are all integers or all text, as "
             "the first one is"
@@ -122,7 +121,4 @@ def _with_numbers(batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
 def _is_integer(cell: str) -> bool:
     """Whether a cell is an integer, as it stands: 007 is a name."""
     text = cell.strip()
-    try:
-        return str(int(text)) == text and abs(int(text)) <= np.iinfo(np.int64).max
-    except ValueError:
-        return False
+    return re.fullmatch(_INTEGER, text) is not None and abs(int(text)) <= np.iinfo(np.int64).max
