@@ -54,39 +54,51 @@ def note_how_it_ended(folder: Path, holders: list[int]) -> None:
         (folder / f"left-{rank_zero_only.rank}").touch()
 
 
-def main() -> None:
-    folder, devices, strategy, method, network, *action = sys.argv[1:]
-    atexit.register(note_how_it_ended, Path(folder), watch_models())
+def run(folder: Path, *, devices: int, strategy: str, method: str, network: str, action: str = "train") -> None:
+    """`uneven` is a training run as well."""
     # Two ranks share 8 images of 9; of 17 in batches of 8 the first rank has a batch more than the second.
     changes: dict[str, Any] = {"data__held_out": 17, "evaluation__batch": 9, "engine__ema": 0.8}
     recipe = small_recipe(
         method,
-        engine__devices=int(devices),
+        engine__devices=devices,
         engine__strategy=strategy,
-        **(changes if action == ["uneven"] else {}),
+        **(changes if action == "uneven" else {}),
     )
     named = recipe_models(recipe, classes=3, channels=3)
     models = (lambda seed: plain_networks(METHODS[method].models, seed)) if network == "plain" else named
     data = small_data(recipe, test=True)
-    if action == ["resume"]:
+    if action == "resume":
         resume(folder, models=models, data=data)
-    elif action == ["stop"]:
+    elif action == "stop":
         torch.set_num_threads(1)
         if is_first_process():
             start(
-                RunFolder(Path(folder)),
+                RunFolder(folder),
                 recipe,
-                conditions_now(recipe, device="cpu", kernels="native", world_size=int(devices)),
+                conditions_now(recipe, device="cpu", kernels="native", world_size=devices),
             )
         objective = METHODS[method].build(models(recipe.seed), **recipe.choice)
         try:
-            fit(recipe, RunFolder(Path(folder)), objective, data, resume_from=None, callbacks=[Stop(7)])
+            fit(recipe, RunFolder(folder), objective, data, resume_from=None, callbacks=[Stop(7)])
         except RuntimeError as error:
             sys.stderr.write(f"{error}\n")
     else:
-        if action == ["uneven"]:
-            runs_of_recipes.fit = partial(fit, callbacks=[KeepBuffers(Path(folder))])
+        if action == "uneven":
+            runs_of_recipes.fit = partial(fit, callbacks=[KeepBuffers(folder)])
         train(recipe, folder, models=models, data=data)
+
+
+def main() -> None:
+    folder, devices, strategy, method, network, *action = sys.argv[1:]
+    atexit.register(note_how_it_ended, Path(folder), watch_models())
+    run(
+        Path(folder),
+        devices=int(devices),
+        strategy=strategy,
+        method=method,
+        network=network,
+        action=(*action, "train")[0],
+    )
 
 
 if __name__ == "__main__":

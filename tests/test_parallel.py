@@ -7,13 +7,14 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional
 
+import parallel_run
 from counterpoise.predictions import read_predictions
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, RowLog
 from launching import run_python, torchrun
 from runs import ending
 
-SCRIPT = Path(__file__).parent / "parallel_run.py"
+SCRIPT = Path(parallel_run.__file__)
 
 
 def run(folder, *arguments: str, launcher: tuple[str, ...] = ()) -> None:
@@ -25,10 +26,15 @@ def rows(folder) -> list[dict[str, str]]:
     return RowLog(RunFolder(folder).steps, STEP_COLUMNS).rows()
 
 
+def run_alone(folder, method: str) -> None:
+    """One process needs no launcher."""
+    parallel_run.run(folder, devices=1, strategy="auto", method=method, network="plain")
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone") / "run"
-    run(folder, "1", "auto", "mte1", "plain")
+    run_alone(folder, "mte1")
     return folder
 
 
@@ -50,7 +56,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path, alone, strategy):
 
 def test_a_term_over_the_batch_is_that_of_the_whole_batch_on_two_processes(tmp_path):
     """DCA of two shares is not the mean of their DCA."""
-    run(tmp_path / "one", "1", "auto", "dca", "plain")
+    run_alone(tmp_path / "one", "dca")
     run(tmp_path / "two", "2", "ddp", "dca", "plain")
     found, expected = ([float(row["loss"]) for row in rows(tmp_path / name)] for name in ("two", "one"))
     assert found == pytest.approx(expected, abs=1e-5)

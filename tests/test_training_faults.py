@@ -362,15 +362,21 @@ def test_an_interrupted_comparison_goes_on(tmp_path, monkeypatch, capsys):
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     folder = tmp_path / "a run"
-    command = [sys.executable, "-m", "counterpoise.cli", "train", "digits", "--epochs", "2000", "--out", str(folder)]
-    command += ["--engine.checkpoint-epochs", "1"]
+    # Where the tests run in the background of a shell, SIGINT is ignored, and by the processes they start as well.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{heard}; from counterpoise.cli import main; main()"]
+    command += ["train", "digits", "--epochs", "2000", "--engine.checkpoint-epochs", "1", "--out", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    while "validation" not in process.stderr.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    try:
+        while "validation" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == 130
     assert said.endswith(f"interrupted; to continue: counterpoise resume '{folder}'\n")
     assert "Traceback" not in said
