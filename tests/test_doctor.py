@@ -33,6 +33,7 @@ from counterpoise.training.acceptance import (
     throughput,
 )
 from counterpoise.training.acceptance.bench import Skipped, gratings, images_for, recipe_for
+from counterpoise.training.progress import quiet
 
 OF_THEIR_OWN_PROCESS = ("two ranks", "torch.compile")
 QUICK = ("MTE loss and gradients", "losses of all methods", "accuracy, NLL, ECE")
@@ -289,7 +290,7 @@ class TestProcessesOfTheirOwn:
             folder = command[command.index("--out") + 1]
             recipe = replace(commands.RECIPES["digits"].recipe(), epochs=1, seed=0 if same else 1)
             recipe = replace(recipe, engine=EngineOptions(accelerator="cpu"))
-            with runs.quiet():
+            with quiet():
                 train(recipe, folder, data=from_images(recipe, digits))
 
         monkeypatch.setattr(commands, "load_images", lambda *_, **__: digits)

@@ -3,15 +3,15 @@
 import math
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from counterpoise._documents import to_document
 from counterpoise._text import printable
 from counterpoise.cli.info import described
+from counterpoise.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from counterpoise.training.acceptance import Finding
@@ -65,10 +65,13 @@ class Doctor:
         for name, value in about.items():
             print(f"{name:12} {value}", file=shown)
         print(f"\nchecking {device} for at most {self.seconds:g} s", file=shown, flush=True)
-        started, say = time.monotonic(), _progress(sys.stderr)
+        started, line = time.monotonic(), ProgressLine()
+
+        def say(text: str) -> None:
+            line.say(f"... {text}", at_once=True)
 
         def tell(finding: "Finding") -> None:
-            say("")
+            line.clear()
             print(as_line(finding), file=shown, flush=True)
 
         findings = run_checks(device, scale, seconds=self.seconds, tell=tell, say=say)
@@ -113,15 +116,3 @@ def conclusion(diagnosis: Diagnosis) -> str:
     verdict = f"{'works here' if diagnosis.works else 'does not work here'} ({diagnosis.device})"
     notes = [f"{status}: {listed}" for status, listed in names.items() if listed]
     return "; ".join([f"{verdict}, checked in {diagnosis.seconds:.0f} s", *notes])
-
-
-def _progress(stream: TextIO) -> Callable[[str], None]:
-    """Shows what is under way: one line that is rewritten on a terminal, a line each elsewhere."""
-    terminal = stream.isatty()
-
-    def say(text: str) -> None:
-        if text or terminal:
-            stream.write(f"\r\x1b[K{text}" if terminal else f"... {text}\n")
-            stream.flush()
-
-    return say

@@ -1,11 +1,10 @@
 """Short trainings through the engine: mixed precision, determinism, resuming, and what the data pipeline gives."""
 
 import contextlib
-import io
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
@@ -26,6 +25,7 @@ from counterpoise.training.engine import fit
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.logs import STEP_COLUMNS, RowLog
 from counterpoise.training.networks import ModelFactory, recipe_models
+from counterpoise.training.progress import quiet
 from counterpoise.training.run import resume, train
 
 MIXED_LIMIT = 0.1
@@ -167,13 +167,6 @@ def data_pipeline(bench: Bench) -> Finding:
             worst = max(worst, float((found.images.cpu() - expected.images).abs().max()))
     rate = f"{_images_per_second(there, bench.device):,.0f} images/s of {setting.pixels}x{setting.pixels} pixels"
     return bench.finding(worst, 1e-6, "absolute", detail=rate)
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Leave out the progress of the engine: a bar for each of many trainings of seconds says nothing."""
-    with contextlib.redirect_stderr(io.StringIO()):
-        yield
 
 
 def synchronise(device: str) -> None:

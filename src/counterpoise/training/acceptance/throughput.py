@@ -1,8 +1,6 @@
 """What the engine costs: its steps against those of a hand-written loop, in turn."""
 
-import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -94,7 +92,6 @@ class TakeTurns(L.Callback):
         self.engine: list[float] = []
         self.bare: list[float] = []
         self._since = 0.0
-        self._stderr = sys.stderr
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Measure whenever a block is full; the first, which warms up, does not count."""
@@ -108,12 +105,10 @@ class TakeTurns(L.Callback):
         if self._since:
             self.engine.append((now - self._since) / self.block)
             self.bare.append((resumed - now) / self.block)
-            # The engine's own progress is silenced, this is not.
-            with contextlib.redirect_stderr(self._stderr):
-                self.say(
-                    f"block {len(self.bare)} of {self.blocks}: "
-                    f"engine {1e3 * self.engine[-1]:.1f} ms, bare {1e3 * self.bare[-1]:.1f} ms a step"
-                )
+            self.say(
+                f"block {len(self.bare)} of {self.blocks}: "
+                f"engine {1e3 * self.engine[-1]:.1f} ms, bare {1e3 * self.bare[-1]:.1f} ms a step"
+            )
         trainer.should_stop = len(self.bare) >= self.blocks
         self._since = self._clock()
 
