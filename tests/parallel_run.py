@@ -1,6 +1,6 @@
 """A small run in a script of its own, so that launchers can start it on several processes.
 
-`python parallel_run.py FOLDER DEVICES STRATEGY METHOD plain|batchnorm [stop|resume|uneven]`
+`python parallel_run.py FOLDER DEVICES STRATEGY METHOD plain|batchnorm [stop|resume|uneven|told]`
 """
 
 import atexit
@@ -20,12 +20,13 @@ from torch import nn
 from counterpoise.recipes import METHODS
 from counterpoise.training import resume, train
 from counterpoise.training import run as runs_of_recipes
+from counterpoise.training.checkpoints import newest_intact
 from counterpoise.training.distributed import is_first_process
 from counterpoise.training.engine import fit
 from counterpoise.training.folder import RunFolder, conditions_now, start
 from counterpoise.training.networks import recipe_models
 from group_ends import group_threads, watch_models
-from runs import Stop, small_data, small_recipe
+from runs import Stop, Tell, small_data, small_recipe
 
 
 def plain_networks(count: int, seed: int) -> list[nn.Module]:
@@ -55,7 +56,7 @@ def note_how_it_ended(folder: Path, holders: list[int]) -> None:
 
 
 def run(folder: Path, *, devices: int, strategy: str, method: str, network: str, action: str = "train") -> None:
-    """`uneven` is a training run as well."""
+    """A run that is `uneven`, or `told` to end and then resumed, is a training run as well."""
     # Two ranks share 8 images of 9; of 17 in batches of 8 the first rank has a batch more than the second.
     changes: dict[str, Any] = {"data__held_out": 17, "evaluation__batch": 9, "engine__ema": 0.8}
     recipe = small_recipe(
@@ -85,7 +86,15 @@ def run(folder: Path, *, devices: int, strategy: str, method: str, network: str,
     else:
         if action == "uneven":
             runs_of_recipes.fit = partial(fit, callbacks=[KeepBuffers(folder)])
-        train(recipe, folder, models=models, data=data)
+        if action == "told":
+            # One rank alone, and not the first.
+            runs_of_recipes.fit = partial(fit, callbacks=[Tell(7)] if rank_zero_only.rank == 1 else [])
+        try:
+            train(recipe, folder, models=models, data=data)
+        except KeyboardInterrupt:
+            (folder / f"told-{rank_zero_only.rank}").write_text(newest_intact(folder / "checkpoints")[0].file)
+            runs_of_recipes.fit = fit
+            resume(folder, models=models, data=data)
 
 
 def main() -> None:

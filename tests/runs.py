@@ -1,5 +1,7 @@
 """Small runs for tests: tiny networks on a few images that have something to learn."""
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,25 @@ class Stop(L.Callback):
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         if trainer.global_step == self.after:
             raise RuntimeError("stopped by the test")
+
+
+class Tell(L.Callback):
+    """Sends SIGTERM to this process, in a step or in the validation after it."""
+
+    def __init__(self, step: int, *, validating: bool = False) -> None:
+        self.step, self.validating = step, validating
+        self.left: Any = None
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._tell(trainer, now=not self.validating)
+
+    def on_validation_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._tell(trainer, now=self.validating)
+
+    def _tell(self, trainer: L.Trainer, *, now: bool) -> None:
+        if now and trainer.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.left = signal.getsignal(signal.SIGTERM)
 
 
 def ending(folder: Path) -> tuple[str, list[str], list[str]]:

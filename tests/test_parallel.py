@@ -72,6 +72,14 @@ def test_two_processes_resume_with_the_same_bits(tmp_path):
     assert {path.name for path in (tmp_path / "whole").glob("left-*")} == {"left-0", "left-1"}
 
 
+def test_a_rank_that_is_told_to_end_takes_the_other_along(tmp_path, alone):
+    """After the same step of both; resumed, it takes the steps of a run that nobody ended."""
+    run(tmp_path / "told", "2", "ddp", "mte1", "plain", "told", launcher=torchrun(2))
+    assert [(tmp_path / "told" / f"told-{rank}").read_text() for rank in (0, 1)] == ["step-000000007.ckpt"] * 2
+    found, expected = ([float(row["loss"]) for row in rows(folder)] for folder in (tmp_path / "told", alone))
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
 def test_ranks_validate_with_the_same_buffers_and_every_image_once(tmp_path):
     """With BatchNorm, a moving average, and held-out images that the ranks cannot share evenly."""
     folder = tmp_path / "run"

@@ -36,6 +36,7 @@ from counterpoise.training.progress import progress_callback
 from counterpoise.training.pruning import PruneSamples
 from counterpoise.training.random_state import KeepRandomState
 from counterpoise.training.saving import KeepCheckpoints, VerifiedCheckpointIO
+from counterpoise.training.termination import HeedTermination
 
 _FLAGS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _LOG_STEPS = 50
@@ -75,7 +76,7 @@ def fit(
         try:
             trainer.fit(module, datamodule=datamodule, ckpt_path=path, weights_only=True)
         except SystemExit:
-            # The engine's answer to Ctrl-C; whoever called may have another.
+            # The engine's answer to Ctrl-C and SIGTERM; whoever called may have another.
             raise KeyboardInterrupt from None
         except RuntimeError as error:
             if path is None or not str(error).startswith("Error(s) in loading state_dict"):
@@ -110,7 +111,7 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
     if is_first_process():
         logs.steps.begin_after(step)
         logs.epochs.begin_after(step)
-    files = VerifiedCheckpointIO()
+    files, termination = VerifiedCheckpointIO(), HeedTermination()
     checkpoints = KeepCheckpoints(
         folder.checkpoints,
         files=files,
@@ -119,10 +120,12 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
         measure=engine.monitor,
         larger_is_better=engine.monitor in LARGER_IS_BETTER,
         flush=logs.flush,
+        termination=termination,
     )
     pruning = [PruneSamples(recipe.pruning)] if METHODS[recipe.method].prunes else []
     # Checkpoints come last, so that one holds what all others know after the step.
-    watching = [KeepRandomState(), KeepAverage(), logs, progress_callback(), *pruning, *callbacks, checkpoints]
+    watching = [KeepRandomState(), KeepAverage(), logs, progress_callback(), *pruning, *callbacks]
+    watching += [termination, checkpoints]
     plugins: list[Any] = [files, *_environment(engine)]
     precision = _precision(engine)
     plugins += [precision] if precision is not None else []

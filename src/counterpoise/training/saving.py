@@ -9,11 +9,13 @@ from typing import IO, Any
 import lightning as L  # noqa: N812
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from counterpoise._files import digest_of, replacing
 from counterpoise.training.checkpoints import Entry, read_manifest, write_manifest
 from counterpoise.training.distributed import average_buffers
 from counterpoise.training.module import ObjectiveModule
+from counterpoise.training.termination import HeedTermination
 
 
 class _Hashed:
@@ -87,6 +89,7 @@ class KeepCheckpoints(L.Callback):
         measure: validation measure that decides which is best.
         larger_is_better: about this measure.
         flush: called before each checkpoint, so that logs hold every step that the checkpoint has seen.
+        termination: knows whether the run is to end, which it does as soon as it has saved.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class KeepCheckpoints(L.Callback):
         measure: str,
         larger_is_better: bool,
         flush: Callable[[], None],
+        termination: HeedTermination,
     ) -> None:
         self.folder = folder
         self.files = files
@@ -107,18 +111,20 @@ class KeepCheckpoints(L.Callback):
         self.measure = measure
         self.larger_is_better = larger_is_better
         self.flush = flush
+        self.termination = termination
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save inside an epoch; after its last step the validation comes first."""
-        if self.every_steps and trainer.global_step % self.every_steps == 0 and not trainer.is_last_batch:
+        due = self.every_steps and trainer.global_step % self.every_steps == 0
+        if (due or self.termination.told) and not trainer.is_last_batch:
             self._save(trainer, pl_module, value=None)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save after the validation."""
         epoch = trainer.current_epoch + 1
-        if epoch % self.every_epochs == 0 or epoch == trainer.max_epochs:
+        if epoch % self.every_epochs == 0 or epoch == trainer.max_epochs or self.termination.told:
             assert isinstance(pl_module, ObjectiveModule)
             self._save(trainer, pl_module, value=pl_module.validation.get(self.measure))
 
@@ -127,8 +133,15 @@ class KeepCheckpoints(L.Callback):
         self.flush()
         path = self.folder / f"step-{trainer.global_step:09d}.ckpt"
         trainer.save_checkpoint(path)
-        if not trainer.is_global_zero:
-            return
+        if trainer.is_global_zero:
+            self._name(trainer, path, value=value)
+        if self.termination.told:
+            # A launcher may end the other ranks after the first that ends, while one still writes the manifest.
+            trainer.strategy.barrier()
+            raise SIGTERMException
+
+    def _name(self, trainer: L.Trainer, path: Path, *, value: float | None) -> None:
+        """Name a checkpoint in the manifest."""
         entry = Entry(
             file=path.name,
             sha256=self.files.sha256,
