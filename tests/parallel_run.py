@@ -56,7 +56,7 @@ def note_how_it_ended(folder: Path, holders: list[int]) -> None:
 
 
 def run(folder: Path, *, devices: int, strategy: str, method: str, network: str, action: str = "train") -> None:
-    """A run that is `uneven`, or `told` to end and then resumed, is a training run as well."""
+    """Train, or what the action says; `told` is a run that is told to end, and then resumed."""
     # Two ranks share 8 images of 9; of 17 in batches of 8 the first rank has a batch more than the second.
     changes: dict[str, Any] = {"data__held_out": 17, "evaluation__batch": 9, "engine__ema": 0.8}
     recipe = small_recipe(
@@ -83,18 +83,20 @@ def run(folder: Path, *, devices: int, strategy: str, method: str, network: str,
             fit(recipe, RunFolder(folder), objective, data, resume_from=None, callbacks=[Stop(7)])
         except RuntimeError as error:
             sys.stderr.write(f"{error}\n")
-    else:
-        if action == "uneven":
-            runs_of_recipes.fit = partial(fit, callbacks=[KeepBuffers(folder)])
-        if action == "told":
-            # One rank alone, and not the first.
-            runs_of_recipes.fit = partial(fit, callbacks=[Tell(7)] if rank_zero_only.rank == 1 else [])
+    elif action == "told":
+        # One rank alone, and not the first.
+        runs_of_recipes.fit = partial(fit, callbacks=[Tell(7)] if rank_zero_only.rank == 1 else [])
         try:
             train(recipe, folder, models=models, data=data)
         except KeyboardInterrupt:
-            (folder / f"told-{rank_zero_only.rank}").write_text(newest_intact(folder / "checkpoints")[0].file)
-            runs_of_recipes.fit = fit
-            resume(folder, models=models, data=data)
+            entry, _ = newest_intact(RunFolder(folder).checkpoints)
+            (folder / f"told-{rank_zero_only.rank}").write_text(entry.file)
+        runs_of_recipes.fit = fit
+        resume(folder, models=models, data=data)
+    else:
+        if action == "uneven":
+            runs_of_recipes.fit = partial(fit, callbacks=[KeepBuffers(folder)])
+        train(recipe, folder, models=models, data=data)
 
 
 def main() -> None:
