@@ -161,7 +161,9 @@ NOT_CSV = {
     "cell missing": (HEAD + "1,cat,1,2\n\n2,cat,,2\n", "row 1, column 'logit_cat' is missing"),
     "cell too few": (HEAD + "1,cat,1,2\n2,cat,1\n", "row 1: Expected 4 columns, got 3"),
     "no number": (HEAD + '1,cat,1,2\n2,"dog",1,two\n', "column 'logit_dog': row 1: .* invalid value 'two'"),
-    "text id after integers": (HEAD + "1,cat,1,2\nb,dog,1,2\n", "row 1, column 'id' is 'b'; ids are all integers or all text"),
+    "text id after integers": (HEAD + "1,cat,1,2\nb,dog,1,2\n", "row 1, column 'id' is 'b'; ids are all integers of 64"),
+    "id beyond 64 bits": (HEAD + "1,cat,1,2\n,dog,1,2\n9223372036854775808,dog,1,2\n", "row 2, column 'id' is '9223372036"),
+    "id of many digits": (HEAD + "1,cat,1,2\n-" + "9" * 5000 + ",dog,1,2\n", "row 1, column 'id' is '-999"),
     "two names of a number": (HEAD + "10,cat,1,2\n7,dog,1,2\n007,dog,1,2\n", "row 2, column 'id' is '007'; ids are all"),
     "id missing": (HEAD + ",cat,1,2\n", "row 0, column 'id' is missing"),
     "label K": (HEAD + "1,2,1,2\n", "row 0, column 'label' is '2'"),
@@ -197,7 +199,13 @@ class TestCsv:
         assert (table.kind, table.values.tolist()) == ("probabilities", [[0.25, 0.75], [0.5, 0.5]])
         assert (table.labels.tolist(), table.header.class_names) == ([-1, 1], None)
 
-    IDS = (("7,-3", [7, -3]), ("007,8", ["007", "8"]), ("a,8", ["a", "8"]), ("9" * 30 + ",8", ["9" * 30, "8"]))
+    IDS = (
+        ("7,-3", [7, -3]),
+        ("7,9223372036854775807", [7, 2**63 - 1]),
+        ("007,8", ["007", "8"]),
+        ("a,8", ["a", "8"]),
+        ("9" * 5000 + ",8", ["9" * 5000, "8"]),
+    )
 
     @pytest.mark.parametrize(("cells", "ids"), IDS, ids=str)
     def test_ids_are_what_the_first_one_is(self, cells, ids, tmp_path):

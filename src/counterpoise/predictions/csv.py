@@ -19,7 +19,8 @@ from counterpoise.predictions.table import CATEGORIES, Header, PredictionFileErr
 _BLOCK_BYTES = 1 << 23
 _LONGEST_LINE = 1 << 22
 _LONGEST_MESSAGE = 300
-_INTEGER = r"^(0|-?[1-9][0-9]*)$"
+_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
+_SURELY_64_BITS = 18
 
 
 def open_csv(path: Path) -> PredictionFile:
@@ -109,16 +110,18 @@ def _with_numbers(batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
     """The same with ids as integers, as the first one is; one that is not as an integer is written is refused."""
     place = batch.schema.get_field_index("id")
     texts = pc.utf8_trim_whitespace(batch.column(place))
-    wrong = pc.index(pc.match_substring_regex(texts, _INTEGER), False).as_py()
-    if wrong >= 0:
-        raise PredictionFileError(
-            f"row {first_row + wrong}, column 'id' is {texts[wrong].as_py()!r}; ids are all integers or all text, as "
-            "the first one is"
-        )
+    short = pc.less_equal(pc.utf8_length(texts), _SURELY_64_BITS)
+    sure = pc.fill_null(pc.and_(short, pc.match_substring_regex(texts, _INTEGER)), True)
+    for row in np.flatnonzero(~sure.to_numpy(zero_copy_only=False)):
+        if not _is_integer(texts[row].as_py()):
+            raise PredictionFileError(
+                f"row {first_row + row}, column 'id' is {texts[row].as_py()!r}; ids are all integers of 64 bits or all "
+                "text, as the first one is"
+            )
     return batch.set_column(place, "id", texts.cast(pa.int64()))
 
 
 def _is_integer(cell: str) -> bool:
-    """Whether a cell is an integer, as it stands: 007 is a name."""
+    """Whether a cell is an integer of 64 bits, as it stands: 007 is a name."""
     text = cell.strip()
     return re.fullmatch(_INTEGER, text) is not None and abs(int(text)) <= np.iinfo(np.int64).max
