@@ -170,8 +170,12 @@ def test_hub_sets_are_read_through_datasets(tmp_path, monkeypatch):
     pixels = random_pixels(7)
     features = datasets.Features(img=datasets.Image(), label=datasets.ClassLabel(names=list(SETS["cifar10"].classes)))
     rows = {"img": [{"bytes": encoded(each), "path": None} for each in pixels], "label": [0, 1, 2, 3, 9, 8, 7]}
-    (tmp_path / "repository").mkdir()
-    datasets.Dataset.from_dict(rows, features).to_parquet(tmp_path / "repository" / "train.parquet")
+    (tmp_path / "repository" / "plain_text").mkdir(parents=True)
+    datasets.Dataset.from_dict(rows, features).to_parquet(tmp_path / "repository" / "plain_text" / "train.parquet")
+    card = (
+        "---\nconfigs:\n- config_name: plain_text\n  data_files:\n  - split: train\n    path: plain_text/train*\n---\n"
+    )
+    (tmp_path / "repository" / "README.md").write_text(card)
     source = Source(SETS["cifar10"], "hub", str(tmp_path / "repository"))
     monkeypatch.setattr("counterpoise.data.images.resolve", lambda *_, **__: source)
     monkeypatch.setattr("counterpoise.data.stream.resolve", lambda *_, **__: source)
@@ -335,7 +339,7 @@ def test_labels_and_names_that_do_not_fit_are_refused(tmp_path):
     datasets.disable_progress_bars()
     datasets.Dataset.from_dict(rows, features).to_parquet(tmp_path / "cifar10" / "train.parquet")
     with pytest.raises(
-        ValueError, match="names other classes than CIFAR-10 has, or in another order: cat, dog instead"
+        ValueError, match="names other classes than CIFAR-10 has, or in another order: class 0 is 'cat' instead"
     ):
         load_images("cifar10", "train", root=tmp_path)
 

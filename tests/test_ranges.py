@@ -38,7 +38,7 @@ RATE = Range("optimizer.lr", 1e-8, 1e8, log=True)
         ("epochs=1.5:3", "'1.5' is not a whole number"),
         ("hyper.alpha=1.2:0.4", "range of hyper.alpha is empty"),
         ("hyper.alpha=1:1", "range of hyper.alpha is empty"),
-        ("hyper.alpha=0:inf", "range of hyper.alpha is empty"),
+        ("hyper.alpha=0:inf", "range of hyper.alpha must be finite"),
         ("hyper.alpha=0:1:log", "logarithmic one starts above 0"),
         ("optimizer.lr=-1:1", "optimizer.lr must be positive"),
         ("pruning.share=0.1:1.5", "pruning.share must lie between 0 and 1"),

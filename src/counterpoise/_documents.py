@@ -25,7 +25,7 @@ def from_document(kind: type[T], text: str, *, schema: str, version: int) -> T:
     title = schema.rsplit(".", maxsplit=1)[-1]
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(document, dict) or document.pop("schema", None) != schema:
         raise ValueError(f"not a {title} document: its 'schema' is not {schema!r}")

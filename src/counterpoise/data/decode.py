@@ -1,5 +1,6 @@
 """One encoded image in, one uint8 array out; the same for sets in memory and for streams."""
 
+import struct
 from io import BytesIO
 
 import numpy as np
@@ -10,6 +11,20 @@ from counterpoise._extras import require
 from counterpoise.data.rows import Chunk
 
 _MODES = {1: "L", 3: "RGB"}
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""What undoes each orientation of EXIF, as Pillow calls it."""
+
+_DECODING = (OSError, RuntimeError, SyntaxError, ValueError, TypeError, AttributeError, LookupError, struct.error)
+"""What damaged files have made Pillow raise."""
 
 
 def decoded(data: bytes, *, channels: int, size: int | None) -> npt.NDArray[np.uint8]:
@@ -17,14 +32,19 @@ def decoded(data: bytes, *, channels: int, size: int | None) -> npt.NDArray[np.u
 
     `size` resizes the shorter side to it and crops the centre, with anti-aliasing.
     """
-    if size is None and channels == 3 and _is_plain_webp(data):
-        return _decoded_webp(data)
     image_module = require("PIL.Image", extra="train", purpose="decoding images")
+    if size is None and channels == 3 and 0 < _plain_webp_pixels(data) <= (image_module.MAX_IMAGE_PIXELS or np.inf):
+        return _decoded_webp(data)
     operations = require("PIL.ImageOps", extra="train", purpose="decoding images")
     with image_module.open(BytesIO(data)) as opened:
-        upright = operations.exif_transpose(opened)
+        opened.load()
+        # Pillow's own `exif_transpose` writes the other tags anew, and fails on those that are odd.
+        method = _UPRIGHT.get(opened.getexif().get(_ORIENTATION, 1))
+        upright = opened.transpose(image_module.Transpose[method]) if method else opened
         if upright.mode in ("I", "F"):
-            raise ValueError(f"its pixels are of Pillow's mode {upright.mode}, of no known range; store 8 or 16 bits")
+            raise ValueError(
+                f"its pixels are of Pillow's mode {upright.mode}, of no known range; store it as PNG of 8 or 16 bits"
+            )
         if upright.mode.startswith("I;16"):  # which Pillow would cut off at 255
             upright = image_module.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
         image = upright.convert(_MODES[channels])
@@ -52,7 +72,7 @@ def decoded_chunk(
             image = decoded(data, channels=channels, size=size)
         except unidentified:  # whose words are an address in memory
             raise ValueError(f"{where}: not an image that can be read: its format is not known") from None
-        except (OSError, RuntimeError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
+        except (*_DECODING, image_module.DecompressionBombError) as error:
             raise ValueError(f"{where}: not an image that can be read: {error}") from None
         shape = shape or image.shape
         if image.shape != shape:
@@ -64,9 +84,16 @@ def decoded_chunk(
     return np.stack(pixels)
 
 
-def _is_plain_webp(data: bytes) -> bool:
-    """A WebP file of one picture, without the extended header that orientation or animation need."""
-    return data[:4] == b"RIFF" and data[8:12] == b"WEBP" and data[12:16] in (b"VP8 ", b"VP8L")
+def _plain_webp_pixels(data: bytes) -> int:
+    """Pixels of a WebP file of one picture, without the extended header that orientation or animation need; else 0."""
+    if len(data) < 30 or data[:4] != b"RIFF" or data[8:12] != b"WEBP":
+        return 0
+    if data[12:16] == b"VP8 ":  # 14 bits each after the frame's tag and its start code
+        return (int.from_bytes(data[26:28], "little") & 0x3FFF) * (int.from_bytes(data[28:30], "little") & 0x3FFF)
+    if data[12:16] == b"VP8L":  # 14 bits each after the signature, one less than they are
+        sides = int.from_bytes(data[21:25], "little")
+        return ((sides & 0x3FFF) + 1) * ((sides >> 14 & 0x3FFF) + 1)
+    return 0
 
 
 def _decoded_webp(data: bytes) -> npt.NDArray[np.uint8]:

@@ -15,7 +15,7 @@ from counterpoise._extras import require
 from counterpoise.data.decode import decoded_chunk
 from counterpoise.data.keyed import HELD_OUT, permutation
 from counterpoise.data.pieces import rows_in_place
-from counterpoise.data.rows import UNLABELLED, read_rows
+from counterpoise.data.rows import UNLABELLED, numbers_to, read_rows, require_row_numbers
 from counterpoise.data.sets import ImageSet
 from counterpoise.data.sources import resolve
 
@@ -118,11 +118,13 @@ class Images:
             raise ValueError(
                 f"pixels must have shape [n, C, H, W] or [n, H, W, C] with C = 1 or 3, got {list(tensor.shape)}"
             )
+        if not tensor.numel():
+            raise ValueError(f"pixels are empty: their shape is {list(tensor.shape)}")
         rows = tensor.permute(0, 2, 3, 1) if tensor.shape[1] in (1, 3) else tensor
         count = torch.Size([len(rows)])
         indices = torch.full(count, UNLABELLED) if labels is None else class_indices(labels, count)
         if classes is None:
-            classes = [str(index) for index in range(int(indices.max()) + 1)] if len(indices) else []
+            classes = numbers_to(int(indices.max()), where=name)
         if mean is None or std is None:
             measured = channel_statistics(rows)
             mean, std = measured[0] if mean is None else mean, measured[1] if std is None else std
@@ -178,6 +180,8 @@ def load_images(
         return images.take(chosen[:limit])
     in_place = in_place and source.kind != "folder"
     rows = rows_in_place(source, split, domain=domain, ids=ids) if in_place else read_rows(source, split, domain=domain)
+    if ids is not None:
+        require_row_numbers(ids, rows.total)
     most = rows.total if limit is None else min(limit, rows.total)
     pixels: npt.NDArray[np.uint8] | None = None
     labels: list[npt.NDArray[np.int64]] = []

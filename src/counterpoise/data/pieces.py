@@ -14,7 +14,17 @@ from torch import Tensor
 
 from counterpoise._extras import require
 from counterpoise.data.keyed import PIECES, permutation
-from counterpoise.data.rows import CHUNK, Chunk, ParquetRows, Rows, chunk_of, classes_of, hub_files, hub_split
+from counterpoise.data.rows import (
+    CHUNK,
+    Chunk,
+    ParquetRows,
+    Rows,
+    chunk_of,
+    classes_of,
+    hub_files,
+    hub_split,
+    require_row_numbers,
+)
 from counterpoise.data.sources import WHOLE, Source, stored_split
 
 
@@ -67,8 +77,7 @@ class Stored:
         return self._narrowed(self._at(chosen))
 
     def _at(self, ids: Tensor) -> Tensor:
-        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.rows:
-            raise ValueError(f"ids must be row numbers in [0, {self.rows}), got {int(ids.min())} to {int(ids.max())}")
+        require_row_numbers(ids, self.rows)
         found = torch.zeros(self.rows, dtype=torch.bool)
         found[ids.cpu()] = True
         return found

@@ -1,21 +1,26 @@
 """Encoded images and labels, chunk by chunk, from wherever a source has them; nothing is decoded here."""
 
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from counterpoise._extras import require
-from counterpoise.data.sources import ROOT_VARIABLE, WHOLE, Source, stored_split
+from counterpoise.data.sets import MISSPELT
+from counterpoise.data.sources import ROOT_VARIABLE, WHOLE, Source, pictures_in, stored_split
 
 UNLABELLED: Final = -1
 CHUNK: Final = 1000
 """Rows that are held encoded at a time."""
+
+MOST_CLASSES: Final = 10_000_000
+"""Without names; a larger label stands for something else, and so many names would not fit into memory."""
 
 _FILES = 50
 """Image files that are held at a time; they may be photographs of some megabytes."""
@@ -29,7 +34,6 @@ _BYTES = "bytes"
 _DOMAIN = "domain"
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label", "labels")
-_PICTURES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 
 
 class Chunk(NamedTuple):
@@ -119,8 +123,7 @@ class ParquetRows:
         self.rows: int = self.file.metadata.num_rows
         schema = self.file.schema_arrow
         self.columns = columns_of(source, schema, name)
-        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        self.classes = class_names(source, features.get(self.columns.label, {}).get("names", ()), name)
+        self.classes = class_names(source, _stored_names(schema, self.columns.label, name), name)
 
     def tables(self, group: int | None = None, *, most: int = CHUNK) -> Iterator[Any]:
         """Arrow tables of at most so many rows, of one row group or of all."""
@@ -137,7 +140,7 @@ class ParquetRows:
 def classes_of(
     source: Source, named: Mapping[str, tuple[str, ...]], every: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Names of the classes of a split, which its files must agree on; where none has names, numbers.
+    """Names of the classes of a split, which its files must agree on; else of another split; else numbers.
 
     Args:
         source: of the split.
@@ -146,15 +149,39 @@ def classes_of(
     """
     first = next((file for file, names in named.items() if names), None)
     if first is None:
-        opened = (ParquetRows(source, name) for files in every.values() for name in files)
-        return _numbered(file.column(file.columns.label) for file in opened)
+        files = [name for split in every.values() for name in split]
+        others = (ParquetRows(source, name).classes for name in files if name not in named)
+        opened = (ParquetRows(source, name) for name in files)
+        return next(filter(None, others), ()) or _numbered(
+            (file.name, file.column(file.columns.label)) for file in opened
+        )
     for other, names in named.items():
         if names and names != named[first]:
             raise ValueError(
-                f"{other} names other classes than {first}, or in another order: {', '.join(named[other][:10])} "
-                f"instead of {', '.join(named[first][:10])}; write both with the same names"
+                f"{other} names other classes than {first}, or in another order: "
+                f"{first_difference(names, named[first])}; write both with the same names"
             )
     return named[first]
+
+
+def first_difference(names: Sequence[str], expected: Sequence[str]) -> str:
+    """Where two different lists of names differ first.
+
+    >>> first_difference(("cat", "cow", "dog"), ("cat", "dog"))
+    "class 1 is 'cow' instead of 'dog'"
+    >>> first_difference(("cat",), ("cat", "dog"))
+    "class 1 is missing instead of 'dog'"
+    """
+    pairs = enumerate(itertools.zip_longest(names, expected))
+    index, pair = next((index, pair) for index, pair in pairs if pair[0] != pair[1])
+    found, wanted = ("missing" if name is None else repr(name) for name in pair)
+    return f"class {index} is {found} instead of {wanted}"
+
+
+def require_row_numbers(ids: Tensor, rows: int) -> None:
+    """Refuse ids that no stored row has."""
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
+        raise ValueError(f"ids must be row numbers in [0, {rows}), got {int(ids.min())} to {int(ids.max())}")
 
 
 def hub_files(source: Source) -> dict[str, tuple[str, ...]]:
@@ -181,7 +208,7 @@ def _hub_rows(source: Source, stored: str, *, split: str, domain: str | None) ->
     columns = columns_of(source, dataset.features.arrow_schema, source.location)
     names = class_names(source, getattr(dataset.features[columns.label], "names", ()), source.location)
     if not names:
-        names = _numbered(each.data.column(columns.label) for each in loaded(None).values())
+        names = _numbered((source.location, each.data.column(columns.label)) for each in loaded(None).values())
     tables = dataset.with_format("arrow").iter(CHUNK)
     chunks = _chunks(tables, columns, first=0, file=source.location, split=split, domain=domain)
     return Rows(len(dataset), names, chunks)
@@ -203,11 +230,21 @@ def _reaching_the_hub(source: Source) -> Iterator[Any]:
         ) from None
 
 
-def _numbered(labels: Iterable[Any]) -> tuple[str, ...]:
+def _numbered(labels: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
     """Names for classes that nothing names: numbers up to the largest label in any split, so that splits agree."""
     compute = require("pyarrow.compute", extra="train", purpose="reading Parquet files")
-    largest = (compute.max(column).as_py() for column in labels)
-    return tuple(str(index) for index in range(max(UNLABELLED if label is None else label for label in largest) + 1))
+    largest = ((file, compute.max(column).as_py()) for file, column in labels)
+    return max((numbers_to(UNLABELLED if label is None else label, where=file) for file, label in largest), key=len)
+
+
+def numbers_to(largest: int, *, where: str) -> tuple[str, ...]:
+    """Names of classes that have none: numbers up to the largest label."""
+    if largest >= MOST_CLASSES:
+        raise ValueError(
+            f"{where}: a label is {largest}; without names of the classes, labels are below {MOST_CLASSES:,}, and "
+            f"{UNLABELLED} stands for a sample without a label"
+        )
+    return tuple(str(index) for index in range(largest + 1))
 
 
 def regrouped(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
@@ -238,8 +275,10 @@ def columns_of(source: Source, schema: Any, where: str) -> Columns:
     image, label = schema.field(columns.image).type, schema.field(columns.label).type
     if not (types.is_struct(image) or types.is_binary(image) or types.is_large_binary(image)):
         raise ValueError(f"{where}: column {columns.image!r} has type {image}; it must hold encoded images")
-    if types.is_struct(image) and image.get_field_index(_BYTES) < 0:
-        raise ValueError(f"{where}: column {columns.image!r} has no field {_BYTES!r}; its type is {image}")
+    if types.is_struct(image):
+        place = image.get_field_index(_BYTES)
+        if place < 0 or not (types.is_binary(image[place].type) or types.is_large_binary(image[place].type)):
+            raise ValueError(f"{where}: column {columns.image!r} has no field {_BYTES!r} of bytes; its type is {image}")
     if not types.is_integer(label):
         raise ValueError(f"{where}: column {columns.label!r} has type {label}; it must hold class indices")
     return columns
@@ -248,12 +287,29 @@ def columns_of(source: Source, schema: Any, where: str) -> Columns:
 def class_names(source: Source, stored: Iterable[str], where: str) -> tuple[str, ...]:
     """Names from the table, else those that the rows came with; where both are there they must agree."""
     names, known = tuple(stored), source.info.classes
-    if names and known and names != known:
+    spelt = tuple(MISSPELT.get(name, name) for name in names)
+    if names and known and spelt != known:
         raise ValueError(
             f"{where} names other classes than {source.info.title} has, or in another order: "
-            f"{', '.join(names[:10])} instead of {', '.join(known[:10])}"
+            f"{first_difference(spelt, known)}"
         )
     return known or names
+
+
+def _stored_names(schema: Any, label: str, where: str) -> list[str]:
+    """Names of the classes that the library `datasets` wrote into a Parquet file, if it did."""
+    text = (schema.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        node = json.loads(text)
+        for key in ("info", "features", label, "names"):
+            node = node.get(key, {})
+    except (ValueError, AttributeError, RecursionError):
+        node = None
+    if node == {}:
+        return []
+    if not isinstance(node, list) or not all(isinstance(name, str) for name in node):
+        raise ValueError(f"{where}: its Hugging Face metadata are damaged: they should name the classes of {label!r}")
+    return node
 
 
 def _chunks(
@@ -293,13 +349,7 @@ def _folder_rows(source: Source, stored: str) -> Rows:
     """Images below the class folders, in the order of class and path, without hidden ones."""
     (folder,) = source.files[stored]
     classes = source.info.classes
-    files = [
-        (path, label)
-        for label, name in enumerate(classes)
-        for path in sorted((Path(folder) / name).rglob("*"))
-        if path.suffix.lower() in _PICTURES
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+    files = [(path, label) for label, name in enumerate(classes) for path in sorted(pictures_in(folder, name))]
 
     def chunks() -> Iterator[Chunk]:
         for first in range(0, len(files), _FILES):

@@ -27,7 +27,7 @@ class ImageSet:
         classes: names in the order of the indices; empty where the files name them.
         size: pixels a side; None where the images differ.
         channels: 3, or 1 for grey.
-        mean: of each channel, of the training images scaled to [0, 1].
+        mean: of each channel, of the training images scaled to [0, 1]; of a set of domains, of all of them.
         std: of each channel, likewise.
         flip: whether a mirrored image is still of its class.
         hub: id on the Hugging Face hub; None where the set is not there.
@@ -83,6 +83,7 @@ _CIFAR100_SET = ImageSet(
     mean=(0.5071, 0.4865, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
     hub="uoft-cs/cifar100",
+    hub_config="cifar100",
 )
 _SVHN_SET = ImageSet(
     name="svhn",
@@ -132,6 +133,7 @@ _ALL = (
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
         hub="uoft-cs/cifar10",
+        hub_config="plain_text",
     ),
     _CIFAR100_SET,
     replace(
@@ -187,6 +189,9 @@ _ALL = (
         note="scikit-learn's handwritten digits",
     ),
 )
+
+MISSPELT: Mapping[str, str] = {"cra": "crab"}
+"""Names of classes as the hub's files have them, and as they are."""
 
 SETS: dict[str, ImageSet] = {each.name: each for each in _ALL}
 """The sets that have names."""

@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -16,6 +16,7 @@ WHOLE: Final = "all"
 
 _SPLITS = ("train", "validation", "valid", "val", "test")
 _SHARD = re.compile(r"(?P<start>.*-)\d+-of-(?P<count>\d+)\.parquet")
+_PICTURES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
@@ -41,14 +42,17 @@ class Source:
 def resolve(name_or_path: str | Path, *, root: Path | None = None) -> Source:
     """Find a set; no row is read and nothing is downloaded yet.
 
-    In this order: a name of the table `SETS`, whose folder under `root` (by default the environment variable
-    COUNTERPOISE_DATA) comes before the hub; a Parquet file, or a folder with Parquet files whose names start with their
-    split; a folder of class folders, perhaps below `train` and `test`; a hub id such as "owner/name".
+    In this order: a name of the table `SETS` (text: a `Path` is a path), whose folder under `root` (by default the
+    environment variable COUNTERPOISE_DATA) comes before the hub; a Parquet file, or a folder with Parquet files whose
+    names start with their split; a folder of class folders, perhaps below `train` and `test`; a hub id such as
+    "owner/name".
     """
     text = str(name_or_path)
-    if text in SETS:
+    if isinstance(name_or_path, str) and text in SETS:
         return _of_table(SETS[text], root)
-    path = Path(text).expanduser()
+    if not text:
+        raise ValueError(f"a data set needs a name, or a path; known are {', '.join(SETS)}")
+    path = _expanded(text)
     if path.is_file():
         return Source(_unknown(path.stem), "parquet", text, {WHOLE: (str(path),)})
     if path.is_dir():
@@ -92,6 +96,22 @@ def foreign_split(name_or_path: str | Path, *, root: Path | None = None) -> str:
     """The split to take foreign images from: `test`, or `all` where a source is not divided, or by domains alone."""
     source = resolve(name_or_path, root=root)
     return WHOLE if source.info.domains or set(source.files) == {WHOLE} else "test"
+
+
+def pictures_in(folder: str | Path, name: str) -> Iterator[Path]:
+    """Image files below a folder of a folder, in any order, without hidden ones and those in hidden folders."""
+    for path in (Path(folder) / name).rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix.lower() in _PICTURES and not hidden and path.is_file():
+            yield path
+
+
+def _expanded(text: str) -> Path:
+    """A path with the user's folder in place of `~`; that of a user who does not exist as it is."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
 
 
 def _of_table(info: ImageSet, root: Path | None) -> Source:
@@ -168,10 +188,11 @@ def _of_folder(path: Path) -> Source:
 
 
 def _classes_in(folder: Path) -> list[str]:
-    """Names of the folders in a folder; hidden ones are of programs, such as `.ipynb_checkpoints`."""
+    """Names of the folders that hold images, or nothing at all; hidden ones are of programs."""
     if not folder.is_dir():
         return []
-    return [each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")]
+    folders = [each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")]
+    return [each.name for each in folders if any(pictures_in(folder, each.name)) or not any(each.iterdir())]
 
 
 def _unknown(name: str, classes: tuple[str, ...] = ()) -> ImageSet:

@@ -87,6 +87,8 @@ class StreamLoader:
         stored = open_split(resolve(name_or_path, root=root), split, domain=domain)
         if exclude is not None:
             stored = stored.without(exclude)
+        if not stored.taking_part:
+            raise ValueError(f"of {stored.source.info.name}, split {split!r}, no row is left to be read")
         info = stored.source.info
         self.name, self.note, self.flip, self.classes = info.name, info.note, info.flip, stored.classes
         self.mean, self.std = info.mean, info.std

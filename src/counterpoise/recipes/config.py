@@ -46,7 +46,7 @@ class DataOptions:
     pipeline: Literal["memory", "stream"] = "memory"
     """All images in memory as one tensor, augmented on the device; or streamed from disk or the hub by workers."""
     workers: int = 2
-    """Processes that decode and augment a stream."""
+    """Processes that read and decode a stream."""
     window: int = 2000
     """Consecutive images of a stream that are shuffled together."""
     padding: int = 4
@@ -229,7 +229,7 @@ def require_possible(recipe: Recipe) -> None:
         "evaluation.corrupted_images": recipe.evaluation.corrupted_images,
     }
     wrong = [
-        f"{name} must be positive, got {value}"
+        f"{name} must be {'finite' if value == math.inf else 'positive'}, got {value}"
         for name, value in positive.items()
         if value is not None and not 0 < value < math.inf
     ]
@@ -243,7 +243,9 @@ def require_possible(recipe: Recipe) -> None:
         "optimizer.decay": optimizer.decay,
     }
     wrong += [
-        f"{name} must not be negative, got {value}" for name, value in not_negative.items() if not 0 <= value < math.inf
+        f"{name} must {'be finite' if value == math.inf else 'not be negative'}, got {value}"
+        for name, value in not_negative.items()
+        if not 0 <= value < math.inf
     ]
     if recipe.seed > LARGEST_SEED:
         wrong.append(f"seed must be at most {LARGEST_SEED:,}, got {recipe.seed}")
@@ -256,8 +258,8 @@ def require_possible(recipe: Recipe) -> None:
     devices = engine.devices * engine.nodes
     if devices > 0 and recipe.batch % devices:
         wrong.append(f"batch {recipe.batch} cannot be divided between {devices} devices")
-    if sorted(set(optimizer.milestones)) != list(optimizer.milestones):
-        wrong.append(f"optimizer.milestones must increase, got {optimizer.milestones}")
+    if sorted({0, *optimizer.milestones}) != [0, *optimizer.milestones]:
+        wrong.append(f"optimizer.milestones must increase, from 1 on, got {optimizer.milestones}")
     if engine.strategy == "fsdp" and (engine.ema is not None or engine.precision == "float16"):
         wrong.append("engine.strategy fsdp takes neither engine.ema nor float16; use ddp, or bfloat16")
     if method.prunes and data.pipeline == "stream":
@@ -288,4 +290,6 @@ def _wrong_corruptions(options: EvaluationOptions) -> list[str]:
         wrong.append(f"evaluation.corruptions: {error}")
     if not set(options.severities) <= set(SEVERITIES) or len(set(options.severities)) < len(options.severities):
         wrong.append(f"evaluation.severities must be among {SEVERITIES}, each once, got {options.severities}")
+    if options.corruptions and not options.severities:
+        wrong.append("evaluation.corruptions need evaluation.severities, of which there are none")
     return wrong

@@ -119,7 +119,9 @@ def require_searchable(recipe: Recipe, ranges: Sequence[Range]) -> None:
         low, high, path = searched.low, searched.high, searched.path
         if searched.integer != _is_integer(recipe, path):
             raise ValueError(f"{path} takes {'any' if searched.integer else 'whole'} numbers; the range says otherwise")
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise ValueError(f"the range of {path} must be finite, got {low} to {high}")
+        if low >= high:
             raise ValueError(f"the range of {path} is empty: its low end {low} is not below its high end {high}")
         if searched.log and low <= 0:
             raise ValueError(f"the range of {path} starts at {low}; a logarithmic one starts above 0")

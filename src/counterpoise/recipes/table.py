@@ -66,8 +66,8 @@ def tiny_imagenet_resnet50() -> Recipe:
 
 def pacs_resnet34() -> Recipe:
     """PACS at 64 pixels: trained on three domains, tested on the fourth; batches of 20."""
-    recipe = paper("pacs_64", RESNET34)
-    data = replace(recipe.data, domain="sketch", held_out=0.1, padding=8)
+    recipe = paper("pacs", RESNET34)
+    data = replace(recipe.data, domain="sketch", held_out=0.1, padding=8, size=64)
     return replace(recipe, data=data, batch=20)
 
 

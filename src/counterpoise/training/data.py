@@ -13,7 +13,7 @@ from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
 from counterpoise.data.images import Images, hold_out, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
-from counterpoise.data.rows import read_rows
+from counterpoise.data.rows import UNLABELLED, first_difference, read_rows
 from counterpoise.data.sources import foreign_split, resolve
 from counterpoise.data.stream import StreamLoader, sample_ids
 from counterpoise.recipes.config import DataOptions, Recipe
@@ -122,12 +122,18 @@ def _streamed(
 
 def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) -> None:
     """Look at one image of every set that is predicted after training, so that nothing is trained in vain."""
-    options, shape = recipe.data, validation.pixels.shape[1:]
-    if recipe.evaluation.corruptions and shape[0] != 3:
-        raise ValueError(f"evaluation.corruptions are of colour images; {options.name} has {shape[0]} channel")
-    require_same_kind(_own_images(recipe, "test", root=root, limit=1), shape=shape, classes=validation.classes)
+    shape = validation.pixels.shape[1:]
+    test = _own_images(recipe, "test", root=root, limit=1)
+    require_same_kind(test, shape=shape, classes=validation.classes)
+    most = recipe.evaluation.images
+    if not _has_labels(test) and not _has_labels(_own_images(recipe, "test", root=root, limit=most)):
+        raise ValueError(f"the test images of {test.name} have no labels, so that nothing could be measured on them")
     for name in recipe.evaluation.ood:
         require_same_kind(_foreign_images(recipe, name, root=root, limit=1), shape=shape, classes=None)
+
+
+def _has_labels(images: Images) -> bool:
+    return bool((images.labels != UNLABELLED).any())
 
 
 def _own_images(recipe: Recipe, split: str, *, root: Path | None, limit: int | None) -> Images:
@@ -192,8 +198,8 @@ def require_same_kind(images: Images, *, shape: tuple[int, ...], classes: tuple[
         raise ValueError(f"{images.name} has images of {list(found)}, the model was trained on {list(shape)}; {remedy}")
     if classes is not None and images.classes != classes:
         raise ValueError(
-            f"{images.name} has other classes than the model ({', '.join(images.classes[:3])}, ... and "
-            f"{', '.join(classes[:3])}, ...); if it is meant as a foreign set, say so"
+            f"{images.name} has other classes than the model: {first_difference(images.classes, classes)}; if it is "
+            "meant as a foreign set, say so"
         )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from counterpoise.data.corruptions import require_corruptible
 from counterpoise.export import export_safetensors
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.models import require_same_images
@@ -118,6 +119,8 @@ def _prepared(
         torch.set_num_threads(recipe.engine.threads)
     named, data = data is None, data or named_data(recipe, root=root)
     images = data.validation
+    if recipe.evaluation.corruptions:
+        require_corruptible(images.pixels.shape[1:])
     if named and is_first_process():
         require_evaluable(recipe, images, root=root)
     processes = recipe.engine.devices * recipe.engine.nodes

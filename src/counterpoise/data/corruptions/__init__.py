@@ -9,6 +9,7 @@ from counterpoise.data.corruptions.table import (
     TITLE,
     Corruption,
     corrupted,
+    require_corruptible,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "Corruption",
     "corrupted",
     "official_corrupted",
+    "require_corruptible",
 ]

@@ -1,5 +1,6 @@
 """The published files of CIFAR-10-C and CIFAR-100-C."""
 
+import tokenize
 from pathlib import Path
 
 import numpy as np
@@ -40,5 +41,5 @@ def _mapped(file: Path) -> np.ndarray:
     try:
         # Unlike `numpy.load`, it opens nothing but plain arrays of numbers, and no pickle in any case.
         return np.lib.format.open_memmap(file, mode="r")
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, tokenize.TokenError) as error:
         raise ValueError(f"{file} is not a whole .npy file of numbers: {error}") from None

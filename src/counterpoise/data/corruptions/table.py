@@ -1,6 +1,6 @@
 """The corruptions by name, with the constants of the published generator of CIFAR-10-C and CIFAR-100-C."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -104,6 +104,16 @@ def require_known(corruption: str, severity: int) -> None:
         raise ValueError(f"the severity must be one of {SEVERITIES}, got {severity!r}")
 
 
+def require_corruptible(shape: Sequence[int]) -> None:
+    """`ValueError` if images of this shape, `[C, H, W]`, cannot be corrupted."""
+    channels, height, width = shape
+    if channels != 3 or height != width or width < _SMALLEST_SIDE:
+        raise ValueError(
+            f"images to be corrupted must have 3 channels and be square with at least {_SMALLEST_SIDE} pixels a side, "
+            f"got {list(shape)}"
+        )
+
+
 def corrupted(pixels: Tensor, corruption: str, severity: int, *, seed: int, ids: Tensor | None = None) -> Tensor:
     """Square images of bytes `[n, 3, size, size]`, corrupted; bytes of the same shape.
 
@@ -126,12 +136,9 @@ def corrupted(pixels: Tensor, corruption: str, severity: int, *, seed: int, ids:
     tensor([204, 204, 204], dtype=torch.uint8)
     """
     require_known(corruption, severity)
-    if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] != 3:
+    if pixels.dtype != torch.uint8 or pixels.ndim != 4:
         raise ValueError(f"pixels must be uint8 of shape [n, 3, size, size], got {pixels.dtype} {list(pixels.shape)}")
-    if pixels.shape[2] != pixels.shape[3] or pixels.shape[3] < _SMALLEST_SIDE:
-        raise ValueError(
-            f"images must be square with at least {_SMALLEST_SIDE} pixels a side, got {list(pixels.shape[2:])}"
-        )
+    require_corruptible(pixels.shape[1:])
     if ids is None:
         ids = torch.arange(len(pixels))
     if ids.dtype != torch.int64 or ids.shape != pixels.shape[:1]:
