@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from counterpoise import __version__, cli
+from counterpoise.cli.progress import ProgressLine
 from counterpoise.functional.confidence import LOGIT_SCORES
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import Header, Predictions, read_predictions, write_predictions
@@ -194,9 +195,12 @@ def test_large_files_are_announced_while_their_digests_are_checked(folder, monke
 
 def test_a_reader_that_goes_away_is_no_error(folder):
     command = f"{sys.executable} -m counterpoise.cli evaluate {folder / 'honest.parquet'} --json | head -c 10"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)  # noqa: S602
+    done = subprocess.run(  # noqa: S602
+        f"set -o pipefail; {command}", shell=True, executable="bash", capture_output=True, text=True, check=False
+    )
     assert done.stderr.count("Traceback") == 0
     assert "Broken pipe" not in done.stderr
+    assert done.returncode == 141  # and not that of success: what came after it is not done
 
 
 def test_other_commands_need_none_of_the_report_s_libraries():
@@ -238,7 +242,8 @@ def test_domains_are_predicted_into_files_of_their_own(monkeypatch, tmp_path):
     monkeypatch.setattr("counterpoise.data.load_images", lambda *_, **__: None)
     for domain in ("photo", "sketch"):
         Predict(tmp_path, "pacs_64", domain=domain).run()
-    assert paths == ["pacs_64_photo_test.parquet", "pacs_64_sketch_test.parquet"]
+    Predict(tmp_path, "ood_sketch", split="all").run()  # of the model's classes, whatever its name
+    assert paths == ["pacs_64_photo_test.parquet", "pacs_64_sketch_test.parquet", "own_ood_sketch_all.parquet"]
 
 
 def test_a_run_goes_on_where_nobody_reads_what_it_says(monkeypatch):
@@ -250,3 +255,19 @@ def test_a_run_goes_on_where_nobody_reads_what_it_says(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Closed())
     say("epoch 1 of 2")
+    line = ProgressLine()
+    line.say("a file", at_once=True)
+    line.clear()
+
+
+def test_progress_takes_one_row_of_a_terminal_and_no_orders_from_names(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "40")
+    ProgressLine().say("\x1b[31m" + "long" * 40, at_once=True)
+    (shown,) = sys.stderr.getvalue().split("\r\x1b[K")[1:]
+    assert len(shown) == 39
+    assert "\x1b" not in shown

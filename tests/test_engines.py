@@ -10,7 +10,16 @@ import safetensors.torch
 import torch
 import transformers
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiplicativeLR,
+    OneCycleLR,
+    SequentialLR,
+)
 from torch.utils.data import DataLoader
 
 from counterpoise import DeepMutualLearning, MutualTransport, SupervisedObjective, linear_warmup
@@ -278,6 +287,15 @@ def test_the_callback_looks_at_what_a_shared_schedule_does():
             objective, optimizer, scheduler
         )
     assert refusal(objective, optimizer, transformers.get_scheduler("constant", optimizer)) == ""
+    for composed in (
+        SequentialLR(optimizer, [LinearLR(optimizer), CosineAnnealingLR(optimizer, 10)], [5]),
+        ChainedScheduler([ExponentialLR(optimizer, 0.9)]),
+        OneCycleLR(optimizer, max_lr=0.1, total_steps=10),
+        MultiplicativeLR(optimizer, lambda _: 0.9),
+    ):
+        assert "the learning-rate schedule of the primary" in refusal(objective, optimizer, composed)
+    parts = [LambdaLR(optimizer, [lambda step: 0.5, lambda step: 1.0]) for _ in range(2)]
+    assert refusal(objective, optimizer, SequentialLR(optimizer, parts, [5])) == ""
     both_on_purpose = LambdaLR(optimizer, [lambda step: 0.9**step, lambda step: 0.99**step])
     assert refusal(objective, optimizer, both_on_purpose) == ""
 

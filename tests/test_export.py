@@ -234,7 +234,7 @@ class Broken(nn.Module):
 def test_a_file_that_gives_other_logits_is_not_written(export, model, tmp_path):
     path = tmp_path / "file"
     path.write_text("the old one")
-    with pytest.raises(RuntimeError, match=f"{path} is not written: on 1 random rows"):
+    with pytest.raises(ValueError, match=f"{path} is not written: on 1 random rows"):
         export(model, path, example=torch.zeros(1, 4), metadata={})
     assert path.read_text() == "the old one"
     assert list(tmp_path.iterdir()) == [path]

@@ -156,6 +156,26 @@ def test_a_buffer_within_another_comes_back_with_it(tmp_path):
         assert found.part.tolist() == [1, 2, 3]
 
 
+class Tied(nn.Module):
+    """A square matrix, and its transpose in the same memory if they are tied."""
+
+    def __init__(self, *, tied):
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(3, 3))
+        self.b = nn.Parameter(self.a.data.t() if tied else torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_transpose_in_the_same_memory_comes_back_as_one(tmp_path, tied):
+    model = Tied(tied=True)
+    model.a.data.copy_(torch.arange(9.0).reshape(3, 3))
+    export_safetensors(model, tmp_path / "x.safetensors", metadata={})
+    found = Tied(tied=tied)
+    load_safetensors(found, tmp_path / "x.safetensors")
+    assert torch.equal(found.a, model.a)
+    assert torch.equal(found.b, model.a.t())
+
+
 @pytest.mark.parametrize(
     ("name", "shown"),
     [("clients/acme/photos.parquet", "photos.parquet"), ("mine/photos.parquet", "photos.parquet"), ("a/b", "a/b")],

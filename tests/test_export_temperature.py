@@ -140,7 +140,7 @@ def test_folded_probabilities_are_those_of_the_formula_in_float64(temperature, l
 
 def test_a_file_that_gives_other_probabilities_is_refused():
     model, rows = Deployed(nn.Linear(4, 3).requires_grad_(False), temperature=2.0), torch.zeros(1, 4)
-    with pytest.raises(RuntimeError, match="its probabilities differ from the softmax of its logits"):
+    with pytest.raises(ValueError, match="its probabilities differ from the softmax of its logits"):
         check_same_outputs(
             lambda images: model(images) | {"probabilities": model.primary(images).softmax(-1)}, model, rows, "a.onnx"
         )

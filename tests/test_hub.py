@@ -124,6 +124,7 @@ def test_plain_networks_are_those_of_the_library(name, small_images):
         (Backbone("cnn", width=8), "model = cnn(width=8, classes=3, channels=1)"),
         (Backbone("timm/vit_tiny_patch16_224", small_images=False), 'timm.create_model("vit_tiny_patch16_224"'),
         (Backbone("torchvision/vgg11", small_images=False), 'torchvision.models.get_model("vgg11", num_classes=3)'),
+        (Backbone("torchvision/googlenet", small_images=False), "num_classes=3, aux_logits=False, init_weights=True)"),
         (Backbone("torchvision/resnet18"), 'build_model(Backbone("torchvision/resnet18"), classes=3, channels=1)'),
     ],
 )
@@ -195,6 +196,9 @@ def test_figures_of_something_else_are_refused(config, changes, complaint, tmp_p
         ({"mean": (0.5, 0.5)}, "one value for each channel"),
         ({"std": (0.0,)}, "every std must be positive"),
         ({"shape": None, "mean": None, "std": None}, "shape is missing"),
+        ({"shape": ()}, "shape must have sizes of at least 1"),
+        ({"shape": (), "mean": None, "std": None}, "shape must have sizes of at least 1"),
+        ({"mean": (float("nan"),)}, "every mean and std must be finite"),
     ],
 )
 def test_wrong_configurations_are_refused(changes, complaint):
@@ -202,7 +206,9 @@ def test_wrong_configurations_are_refused(changes, complaint):
         replace(CONFIG, **changes)
 
 
-@pytest.mark.parametrize("text", ["{}", "no", '{"schema": "counterpoise.model", "schema_version": 1, "code": "os"}'])
+@pytest.mark.parametrize(
+    "text", ["{}", "no", "[" * 100_000, '{"schema": "counterpoise.model", "schema_version": 1, "code": "os"}']
+)
 def test_other_configurations_are_refused(text, tmp_path):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ValueError, match=r"config\.json: "):
@@ -237,6 +243,30 @@ def test_a_folder_goes_to_the_hub_and_comes_back(folder, tmp_path, monkeypatch):
     assert hub.files == {path.name: path.read_bytes() for path in folder.iterdir()}
     images = torch.ones(1, 1, 8, 8)
     assert torch.equal(found.model(images), network()(images))
+
+
+def test_without_a_network_the_error_is_one_of_the_system(folder):
+    api = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9", token=False)
+    with pytest.raises(OSError, match=f"cannot be reached: .*; {folder} is complete, and not uploaded"):
+        push_to_hub(folder, "me/net", api=api)
+
+
+def test_weights_that_are_written_twice_within_a_second_stay(tmp_path, monkeypatch):
+    """Some file systems count whole seconds."""
+    exact = Path.stat
+
+    class Coarse:
+        def __init__(self, found):
+            self.found = found
+
+        def __getattr__(self, name):
+            return self.found.st_mtime_ns // 10**14 if name == "st_mtime_ns" else getattr(self.found, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", lambda path, **options: Coarse(exact(path, **options)))
+        for _ in range(2):
+            save_pretrained(network(), tmp_path, config=CONFIG, card=card())
+    assert from_pretrained(tmp_path).config == CONFIG
 
 
 def test_other_folders_are_not_uploaded(tmp_path):

@@ -43,6 +43,21 @@ def test_adapter_equals_the_stream(measure):
     assert all((value == 0).all() for name, value in metric.metric_state.items())
 
 
+def test_values_and_intervals_are_over_all_ranks():
+    """Two ranks: the other one has the same sums, which torchmetrics would fetch from it."""
+    metric, stream = MeasureMetric(Performance()), Stream(Performance())
+    metric.distributed_available_fn = lambda: True
+    metric.dist_sync_fn = lambda state, group: [state, state]
+    for logits, labels in batches():
+        metric.update(logits=logits, labels=labels)
+        for _ in range(2):
+            stream.update(logits=logits, labels=labels)
+    estimates, expected = metric.estimates(), stream.compute()
+    for key, estimate in expected.items():
+        assert metric.compute()[str(key)].item() == pytest.approx(estimate.value)
+        assert (estimates[key].low, estimates[key].high) == pytest.approx((estimate.low, estimate.high))
+
+
 def test_adapter_in_a_collection_survives_casting_and_forward():
     collection = torchmetrics.MetricCollection(
         {"a": MeasureMetric(TopLabelCalibration()), "b": MeasureMetric(Performance())}

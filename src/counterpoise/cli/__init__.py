@@ -23,8 +23,8 @@ from counterpoise.cli.resume import Resume
 from counterpoise.cli.train import Train
 from counterpoise.cli.tune import Tune
 
-EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 130
-"""Exit codes; 2 is a command line that cannot be parsed."""
+EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_UNREAD = 0, 1, 130, 141
+"""Exit codes; 2 is a command line that cannot be parsed, 141 what a shell gives a program that nobody reads."""
 
 FROM_RECIPE: dict[str, type[Train | Tune]] = {"train": Train, "tune": Tune}
 """Commands whose options have the defaults of the recipe that they name."""
@@ -58,6 +58,7 @@ def main() -> None:
     except BrokenPipeError:
         # Whoever read the output, such as `head`, has seen enough; what is left must not fail at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_UNREAD)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except torch.OutOfMemoryError as error:

@@ -1,6 +1,5 @@
 """`counterpoise predict`: a trained model on any images."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -44,6 +43,7 @@ class Predict:
         from counterpoise.training.folder import RunFolder
         from counterpoise.training.networks import load_run
         from counterpoise.training.predict import FOREIGN_PREFIX, predict, prediction_file
+        from counterpoise.training.progress import say
 
         require_device(self.device)
         if self.out is not None:
@@ -54,11 +54,14 @@ class Predict:
         usual = self._usual_foreign_split()
         split = usual or self.split
         images = load_images(self.data, split, root=self.data_root, domain=self.domain, size=self.size)
-        prefix = FOREIGN_PREFIX if self.foreign else ""
         # What a run itself predicts has the name that its recipe gives it, so that it is never counted twice.
         same = (name for name in trained.recipe.evaluation.ood if Path(name).resolve() == Path(self.data).resolve())
         name = next(same, self.data) if usual else "_".join(part for part in (self.data, self.domain, split) if part)
-        path = self.out or prediction_file(RunFolder(self.folder), f"{prefix}{name}")
+        if self.foreign:
+            name = f"{FOREIGN_PREFIX}{name}"
+        elif name.startswith(FOREIGN_PREFIX):  # a run takes files of such names for foreign images
+            name = f"own_{name}"
+        path = self.out or prediction_file(RunFolder(self.folder), name)
         predict(
             trained,
             images,
@@ -67,7 +70,7 @@ class Predict:
             foreign=self.foreign,
             corruptions=self.corruptions,
             device=self.device,
-            say=lambda text: print(text, file=sys.stderr),
+            say=say,
         )
         print(path)
 

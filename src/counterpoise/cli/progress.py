@@ -1,7 +1,11 @@
 """Progress on standard error, for whatever takes longer than a second."""
 
+import shutil
 import sys
 import time
+from contextlib import suppress
+
+from counterpoise._text import printable, shown
 
 _PATIENCE = 1.0
 _TERMINAL_PAUSE, _LOG_PAUSE = 0.2, 5.0
@@ -27,11 +31,19 @@ class ProgressLine:
         if not at_once and (now - self._started < _PATIENCE or (self._written and now - self._last < pause)):
             return
         self._last, self._written = now, True
-        sys.stderr.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
-        sys.stderr.flush()
+        if self._is_terminal:  # a line that wraps would leave a row behind each time
+            _write(f"\r\x1b[K{shown(text, most=shutil.get_terminal_size().columns - 1)}")
+        else:
+            _write(f"{printable(text)}\n")
 
     def clear(self) -> None:
         """Leave no trace on a terminal."""
         if self._written and self._is_terminal:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            _write("\r\x1b[K")
+
+
+def _write(text: str) -> None:
+    """On standard error; the work goes on where nobody reads it any more."""
+    with suppress(BrokenPipeError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

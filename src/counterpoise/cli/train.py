@@ -65,10 +65,11 @@ class Train:
             if run.config.exists() and run.recipe() != config:
                 raise ValueError(f"{run.path} holds another run of {config.method}; choose another folder with --out")
         from counterpoise.training import resume, train
+        from counterpoise.training.progress import say
 
         for config in configs:
             folder = self._folder(config)
-            print(f"{config.method}: {folder}", file=sys.stderr)
+            say(f"{config.method}: {folder}")
             with saying_how_to_go_on("the same command again", run=folder):
                 if RunFolder(folder).config.exists():
                     resume(folder, root=self.data_root)

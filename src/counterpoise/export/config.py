@@ -1,5 +1,6 @@
 """What a shared folder says about its weights: data only, as strict JSON."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,10 @@ class ModelConfig:
         object.__setattr__(self, "temperature", temperature_value(self.temperature))
         if not self.class_names:
             raise ValueError("class_names is empty: name what each logit stands for")
+        if self.shape is not None and min(self.shape, default=0) < 1:
+            raise ValueError(
+                f"shape must have sizes of at least 1, such as channels, height and width, got {self.shape}"
+            )
         if (self.mean is None) != (self.std is None):
             raise ValueError("give both mean and std, or neither")
         if self.mean is not None and self.std is not None:
@@ -43,6 +48,8 @@ class ModelConfig:
                 raise ValueError(f"mean and std have one value for each channel of shape, which is {self.shape}")
             if not all(value > 0 for value in self.std):
                 raise ValueError(f"every std must be positive, got {self.std}")
+            if not all(map(math.isfinite, (*self.mean, *self.std))):
+                raise ValueError(f"every mean and std must be finite, got {self.mean} and {self.std}")
         if self.backbone is not None and self.shape is None:
             raise ValueError("shape is missing: the backbone is built for its number of channels")
 

@@ -101,14 +101,14 @@ def check_same_outputs(
         difference = torch.where(same, 0.0, found - expected).abs().max() / size
         # So written because a comparison with NaN is false.
         if not (difference <= TOLERANCE and torch.equal(found.argmax(-1), expected.argmax(-1))):
-            raise RuntimeError(
+            raise ValueError(
                 f"{path} is not written: on {count} random rows its logits differ from the model's by {difference:.2g} "
                 f"of the largest, at most {TOLERANCE:.0e} is right; does the model give NaN, or random outputs?"
             )
         # With the file's own logits: where these are large, their rounding alone may move a probability by more.
         apart = (outputs["probabilities"] - torch.softmax(found.double(), -1)).abs().max()
         if not apart <= PROBABILITY_TOLERANCE:
-            raise RuntimeError(
+            raise ValueError(
                 f"{path} is not written: on {count} random rows its probabilities differ from the softmax of its "
                 f"logits by {apart:.2g}, at most {PROBABILITY_TOLERANCE:.0e} is right"
             )

@@ -5,6 +5,7 @@ import inspect
 from counterpoise.export import plain
 from counterpoise.export.config import ModelConfig
 from counterpoise.models.backbone import RESNETS, Backbone
+from counterpoise.models.libraries import TWO_HEADED
 
 _LOADING = """\
 with open("config.json", encoding="utf-8") as file:
@@ -85,4 +86,5 @@ def _library_network(backbone: Backbone, *, classes: int, channels: int) -> tupl
         return ["from counterpoise.models import Backbone, build_model"], "", f"model = {network}"
     if library == "timm":
         return ["import timm"], "", f'model = timm.create_model("{name}", num_classes={classes}, in_chans={channels})'
-    return ["import torchvision"], "", f'model = torchvision.models.get_model("{name}", num_classes={classes})'
+    form = ", aux_logits=False, init_weights=True" if name in TWO_HEADED else ""
+    return ["import torchvision"], "", f'model = torchvision.models.get_model("{name}", num_classes={classes}{form})'

@@ -85,6 +85,12 @@ def _stored(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, s
         if _is_whole(state[name]):
             owners.setdefault(storage.data_ptr(), name)
     owner = {name: owners.get(value.untyped_storage().data_ptr(), name) for name, value in state.items()}
+    # A square matrix and its transpose have one memory and one shape, but not the same values.
+    owner |= {
+        name: name
+        for name, kept in owner.items()
+        if state[name].shape == state[kept].shape and not torch.equal(state[name], state[kept])
+    }
     tensors = {
         name: value.contiguous() if _is_whole(value) else value.clone(memory_format=torch.contiguous_format)
         for name, value in state.items()

@@ -5,6 +5,9 @@ pickle. Loading it needs torch and safetensors; the Hub's client is imported onl
 """
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -73,7 +76,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, config: ModelConfig
     matter = _front_matter(card, library="transformers" if of_transformers else "counterpoise")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    earlier = {path: path.stat().st_mtime_ns for name in _MODEL_FILES for path in target.glob(name)}
+    earlier = {path: _aged(path) for name in _MODEL_FILES for path in target.glob(name)}
     if of_transformers:
         model.save_pretrained(target)  # type: ignore[operator]
     else:
@@ -106,10 +109,11 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: "Hf
     if missing := [name for name in (README, CONFIG, "*.safetensors") if not any(target.glob(name))]:
         raise ValueError(f"{target} is no folder of save_pretrained: it has no {', '.join(missing)}")
     client = api or _hub("an upload to the Hub").HfApi()
-    address = client.create_repo(repo, private=private, exist_ok=True)
-    client.upload_folder(
-        repo_id=repo, folder_path=target, ignore_patterns=[".*", "*/.*"], commit_message="Model and card"
-    )
+    with _reaching_the_hub(f"{target} is complete, and not uploaded"):
+        address = client.create_repo(repo, private=private, exist_ok=True)
+        client.upload_folder(
+            repo_id=repo, folder_path=target, ignore_patterns=[".*", "*/.*"], commit_message="Model and card"
+        )
     return str(address)
 
 
@@ -134,7 +138,8 @@ def from_pretrained(
     if not folder.is_dir():
         client = api or _hub(f"{source} is no folder here, and the Hub").HfApi()
         wanted = [WEIGHTS, CONFIG, CONFIG_BESIDE]
-        folder = Path(client.snapshot_download(str(source), revision=revision, allow_patterns=wanted))
+        with _reaching_the_hub(f"{source} is no folder here"):
+            folder = Path(client.snapshot_download(str(source), revision=revision, allow_patterns=wanted))
     if (folder / CONFIG_BESIDE).is_file():
         raise ValueError(
             f"{folder} was saved by transformers: load it with that, and ModelConfig.load reads {CONFIG_BESIDE}"
@@ -148,6 +153,22 @@ def from_pretrained(
     filled = config.build() if model is None else model
     fill(filled, metadata, tensors, path=weights)
     return Pretrained(filled.eval(), config)
+
+
+@contextmanager
+def _reaching_the_hub(state: str) -> Iterator[None]:
+    """What fails on the way to the Hub is an `OSError` that says how things stand."""
+    try:
+        yield
+    except _hub("the Hub").errors.HTTPError as error:  # of its HTTP library: not all of them are of a kind of Python's
+        raise OSError(f"the Hugging Face Hub refuses, or cannot be reached: {error}; {state}") from error
+
+
+def _aged(path: Path) -> int:
+    """Make a file look old, and return its time: some file systems have seconds only, in which it is written again."""
+    with suppress(PermissionError):
+        os.utime(path, ns=(0, 0))
+    return path.stat().st_mtime_ns
 
 
 def _require_loadable(model: nn.Module, config: ModelConfig) -> None:
@@ -168,7 +189,7 @@ def _require_no_run(folder: Path) -> None:
     path = folder / CONFIG
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return
     schema = document.get("schema", "") if isinstance(document, dict) else ""
     if str(schema).startswith("counterpoise.") and schema != SCHEMA:

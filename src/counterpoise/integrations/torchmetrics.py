@@ -16,7 +16,8 @@ class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
     """A streamed measure with torchmetrics' life cycle: its sums are states that are reduced by addition.
 
     `compute` returns the values alone, as tensors, because that is what loggers take; `estimates` returns them with
-    their intervals.
+    their intervals. Both are over all ranks, so every rank must call them. `process_group` and `sync_on_compute` are
+    torchmetrics' own.
 
     >>> from counterpoise.metrics import TopLabelCalibration
     >>> metric = MeasureMetric(TopLabelCalibration(bins=15))
@@ -29,8 +30,10 @@ class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
     is_differentiable = False
     higher_is_better = None
 
-    def __init__(self, measure: Measure[dict[Key, Estimate]]) -> None:
-        super().__init__()
+    def __init__(
+        self, measure: Measure[dict[Key, Estimate]], *, process_group: Any = None, sync_on_compute: bool = True
+    ) -> None:
+        super().__init__(process_group=process_group, sync_on_compute=sync_on_compute)
         self.measure = measure
         # A MetricCollection shares the states of metrics that are named alike and equal after the first batch: errors
         # and foreign images are, as long as there were none. So each has the measure, with its options, in its name.
@@ -58,9 +61,17 @@ class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
             setattr(self, own, state + sums[name].to(state.device))
 
     def estimates(self) -> dict[Key, Estimate]:
-        """All values with their intervals."""
-        return self.measure.compute({name: getattr(self, own) for name, own in self._names.items()})
+        """All values with their intervals, over all ranks."""
+        # What torchmetrics does around `compute`, and there alone.
+        with self.sync_context(
+            dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync, should_unsync=self._should_unsync
+        ):
+            return self._estimates()
 
     def compute(self) -> dict[str, Tensor]:
         """All values as float64 scalars, by name."""
-        return {str(key): tensor(estimate.value, dtype=float64) for key, estimate in self.estimates().items()}
+        return {str(key): tensor(estimate.value, dtype=float64) for key, estimate in self._estimates().items()}
+
+    def _estimates(self) -> dict[Key, Estimate]:
+        """Of the states as they are, of one rank or of all."""
+        return self.measure.compute({name: getattr(self, own) for name, own in self._names.items()})

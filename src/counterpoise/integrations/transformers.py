@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim import lr_scheduler as schedulers
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import ChainedScheduler, LambdaLR, MultiplicativeLR, SequentialLR
 
 from counterpoise._extras import require
 from counterpoise.objectives import MutualTransport, SupervisedObjective
@@ -16,11 +16,14 @@ _transformers = require("transformers", extra="transformers", purpose=_PURPOSE)
 _accelerate_utils = require("accelerate.utils", extra="transformers", purpose=_PURPOSE)
 
 _OF_ALL_GROUPS = (
+    schedulers.ConstantLR,
     schedulers.CosineAnnealingLR,
     schedulers.CosineAnnealingWarmRestarts,
+    schedulers.CyclicLR,
     schedulers.ExponentialLR,
     schedulers.LinearLR,
     schedulers.MultiStepLR,
+    schedulers.OneCycleLR,
     schedulers.PolynomialLR,
     schedulers.ReduceLROnPlateau,
     schedulers.StepLR,
@@ -130,17 +133,32 @@ def _schedule_problems(objective: MutualTransport, optimizer: Optimizer, schedul
         "the scheduler gives the auxiliaries the learning-rate schedule of the primary; "
         "pass optimizers=(optimizer, LambdaLR(optimizer, [primary_factor, auxiliaries_factor]))"
     )
-    if isinstance(scheduler, _OF_ALL_GROUPS):
-        return [problem]
-    if not isinstance(scheduler, LambdaLR):
-        return []
     primary = _ids(objective.primary.parameters())
+    is_primary = [bool(_ids(group["params"]) & primary) for group in optimizer.param_groups]
+    return [problem] if any(_is_of_both(part, is_primary, steps=steps) for part in _parts(scheduler)) else []
+
+
+def _parts(scheduler: Any) -> list[Any]:
+    """The schedulers that one is composed of."""
+    if isinstance(scheduler, SequentialLR | ChainedScheduler):
+        return [each for part in scheduler._schedulers for each in _parts(part)]
+    return [scheduler]
+
+
+def _is_of_both(scheduler: Any, is_primary: list[bool], *, steps: int) -> bool:
+    """Whether a scheduler changes the rates of the primary and of an auxiliary by the same rule."""
+    if isinstance(scheduler, _OF_ALL_GROUPS):
+        return True
+    if not isinstance(scheduler, LambdaLR | MultiplicativeLR):
+        return False
     of_primary, of_auxiliaries = set[Any](), set[Any]()
-    for group, factor in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
-        (of_primary if _ids(group["params"]) & primary else of_auxiliaries).add(factor)
-    if all(factor(0) == factor(steps // 2) == factor(steps) for factor in of_primary & of_auxiliaries):
-        return []
-    return [problem]
+    for primary, factor in zip(is_primary, scheduler.lr_lambdas, strict=True):
+        (of_primary if primary else of_auxiliaries).add(factor)
+    for factor in of_primary & of_auxiliaries:
+        factors = {factor(step) for step in (0, steps // 2, steps)}
+        if len(factors) > 1 or (isinstance(scheduler, MultiplicativeLR) and factors != {1}):
+            return True
+    return False
 
 
 def _ids(parameters: Iterable[nn.Parameter]) -> set[int]:

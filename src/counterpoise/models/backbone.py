@@ -57,7 +57,10 @@ class Backbone:
         if self.width < 1:
             raise ValueError(f"width must be at least 1, got {self.width}")
         if "/" in self.name and self.width != STANDARD_WIDTH:
-            raise ValueError(f"{self.name} has a width of its own: leave width at {STANDARD_WIDTH}, not {self.width}")
+            raise ValueError(
+                f"{self.name} has a width of its own: set width to {STANDARD_WIDTH} (of a recipe, --primary.width or "
+                f"--auxiliary.width), not {self.width}"
+            )
 
 
 def build_model(backbone: Backbone, *, classes: int, channels: int = 3, seed: int | None = None) -> nn.Module:

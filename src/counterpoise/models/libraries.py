@@ -10,7 +10,7 @@ from counterpoise.models.layers import convolution_3x3
 PLAIN_STEMS = (("conv1", "maxpool"), ("features.conv0", "features.pool0"))
 """First convolution and max-pool of the networks that have a small-image form: ResNets and DenseNets."""
 
-_TWO_HEADED = ("googlenet", "inception_v3")
+TWO_HEADED = ("googlenet", "inception_v3")
 """Which in training would return more than the logits."""
 
 
@@ -24,7 +24,7 @@ def torchvision_model(name: str, *, classes: int, channels: int) -> nn.Module:
     get_model = torchvision_models().get_model
     model: nn.Module = (
         get_model(name, weights=None, num_classes=classes, aux_logits=False, init_weights=True)
-        if name in _TWO_HEADED
+        if name in TWO_HEADED
         else get_model(name, weights=None, num_classes=classes)
     )
     return model
