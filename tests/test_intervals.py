@@ -19,6 +19,7 @@ from counterpoise.functional.detection import (
 )
 from counterpoise.functional.intervals import (
     bootstrap_intervals,
+    brier_calibration_interval,
     calibration_error_interval,
     calibration_error_interval_by_class,
     delong_interval,
@@ -99,11 +100,66 @@ def test_the_interval_of_auroc_holds_with_few_negatives(negatives, separation):
     assert inside / 300 >= 0.92
 
 
+@pytest.mark.parametrize(("classes", "samples", "temperature"), [(100, 1000, 1.5), (200, 2000, 1.15)])
+def test_the_interval_of_briers_calibration_holds_with_many_classes(classes, samples, temperature):
+    """Where most bins hold a few samples; the variance that fits a full bin had it never covered."""
+    generator = torch.Generator().manual_seed(classes)
+    truth = brier_calibration_of_true_probabilities(classes, temperature, generator)
+    inside = 0
+    for _ in range(20):
+        logits = 3 * torch.randn(samples, classes, generator=generator)
+        labels = torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator)[:, 0]
+        low, high = brier_calibration_interval(classwise_sums(torch.softmax(logits, -1), labels, bins=15))
+        inside += low <= truth <= high
+    assert inside >= 18
+
+
+def brier_calibration_of_true_probabilities(classes, temperature, generator):
+    """Its population value, where labels follow the softmax of the logits over a temperature."""
+    gap, mass, draws = torch.zeros(15, dtype=torch.float64), torch.zeros(15, dtype=torch.float64), 10_000
+    for _ in range(10):
+        logits = 3 * torch.randn(draws // 10, classes, generator=generator)
+        p, q = torch.softmax(logits, -1).flatten().double(), torch.softmax(logits / temperature, -1).flatten().double()
+        gap.index_add_(0, bin_index(p, 15), q - p)
+        mass.index_add_(0, bin_index(p, 15), torch.ones_like(p))
+    return float((gap**2 / mass.clamp(min=1)).sum()) / draws
+
+
+@pytest.mark.parametrize(("samples", "wrong"), [(500, 0.01), (500, 0.02), (60, 0.2)])
+def test_the_interval_of_the_detection_error_holds_with_few_errors(samples, wrong):
+    """By its resamples alone, 1% of 500 had it covered every other time."""
+    generator = torch.Generator().manual_seed(samples)
+
+    def ranking(count):
+        positive = torch.rand(count, generator=generator) >= wrong
+        positive[0] = False
+        return rank_counts(torch.randn(count, generator=generator, dtype=torch.float64) + 2 * positive, positive)
+
+    truth, measures = stats.norm.cdf(-1.0), {"error": minimum_detection_error}
+    inside = 0
+    for _ in range(60):
+        low, high = bootstrap_intervals(ranking(samples), measures, stratified=False, minima=["error"])["error"]
+        assert high <= 0.5
+        inside += low <= truth <= high
+    assert inside >= 54
+
+
+def test_the_default_device_does_not_matter():
+    """Rankings are on the host; on a GPU's default device their resamples were not."""
+    positive = torch.arange(60) % 7 > 0
+    counts = rank_counts(torch.arange(60.0) % 11, positive)
+    measures = {"error": minimum_detection_error, "fpr": fpr_at_tpr}
+    expected = bootstrap_intervals(counts, measures, stratified=True, minima=["error"])
+    with torch.device("meta"):
+        assert bootstrap_intervals(counts, measures, stratified=True, minima=["error"]) == expected
+
+
 def test_few_samples_told_apart_without_an_error_leave_room():
     counts = RankCounts(torch.tensor([20, 0]), torch.tensor([0, 5]))
     measures = {"fpr": fpr_at_tpr, "aupr": average_precision, "error": minimum_detection_error}
     found = bootstrap_intervals(counts, measures, stratified=True, minima=["error"])
-    assert found["fpr"] == found["error"] == pytest.approx((0, -math.log(0.025) / 5))
+    assert found["fpr"] == pytest.approx((0, -math.log(0.025) / 5))
+    assert found["error"] == (0, 0.5)  # above which there is none
     assert found["aupr"] == pytest.approx((1 + math.log(0.025) / 5, 1))
 
 

@@ -9,8 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise import LossSum
-from counterpoise.functional.batch_terms import dca_term, mdca_term, mmce_term, weighted_mmce_term
-from counterpoise.functional.losses import cross_entropy, entropy_regularised, focal, label_smoothing
+from counterpoise.functional.batch_terms import (
+    _laplace_form,
+    _pairwise_form,
+    dca_term,
+    mdca_term,
+    mmce_term,
+    weighted_mmce_term,
+)
+from counterpoise.functional.losses import (
+    cross_entropy,
+    entropy_regularised,
+    focal,
+    focal_sample_dependent,
+    label_smoothing,
+)
 from counterpoise.functional.reduction import upcast
 from counterpoise.testing import check_loss
 from loss_table import LOSSES
@@ -141,6 +154,29 @@ def test_mdca_is_not_the_mean_of_its_shards():
     whole = mdca_term(logits, labels)
     shards = torch.stack([mdca_term(z, y) for z, y in zip(logits.chunk(4), labels.chunk(4), strict=True)]).mean()
     assert shards > 1.5 * whole
+
+
+@pytest.mark.parametrize("loss", [partial(focal, gamma=2.0), partial(focal, gamma=0.5), focal_sample_dependent])
+def test_a_label_that_the_model_excludes_is_lost_as_in_cross_entropy(loss):
+    """Infinite, with a gradient that others in the batch can use."""
+    gradients = []
+    for each in (loss, cross_entropy):
+        logits = torch.tensor([[1.0, 0.0, -torch.inf]], requires_grad=True)
+        value = each(logits, torch.tensor([2]))
+        value.backward()
+        assert value == torch.inf
+        gradients.append(logits.grad)
+    assert torch.equal(*gradients)
+
+
+def test_the_kernel_of_mmce_by_its_definition_is_the_same():
+    """What a GPU computes where algorithms must be deterministic."""
+    generator = torch.Generator().manual_seed(0)
+    points = (torch.rand(40, generator=generator, dtype=torch.float64) * 20).round().div(20).requires_grad_()
+    coefficients = torch.randn(40, generator=generator, dtype=torch.float64)
+    values = [form(points, coefficients, 0.4) for form in (_laplace_form, _pairwise_form)]
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*(torch.autograd.grad(value, points)[0] for value in values))
 
 
 def test_mmce_of_equal_confidences_has_a_symmetric_gradient():

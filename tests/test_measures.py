@@ -334,3 +334,16 @@ def test_tpr_of_exactly_95_percent_counts():
     positive = torch.tensor([True] * 19 + [False] * 10 + [True] + [False] * 10)
     assert detection.fpr_at_tpr(rank_counts(scores, positive)) == 0
     assert math.isclose(detection.detection_error_at_tpr(rank_counts(scores, positive)), 0.025)
+
+
+def test_the_brier_score_of_a_sure_model_is_not_a_rounding_error():
+    """In float32, the sum of squares less 2 p_y - 1 had lost half of it."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.zeros(200, 5)
+    logits[:, 0] = 9 + 7 * torch.rand(200, generator=generator)
+    probabilities = torch.softmax(logits, -1)
+    found = Stream(Performance())
+    found.update(probabilities=probabilities, labels=torch.zeros(200, dtype=torch.int64))
+    target = torch.nn.functional.one_hot(torch.zeros(200, dtype=torch.int64), 5)
+    expected = ((probabilities.double() - target) ** 2).sum(-1).mean().item()
+    assert found.compute()["brier"].value == pytest.approx(expected, rel=1e-5)

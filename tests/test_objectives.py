@@ -1,6 +1,7 @@
 """Objectives: the contract, inputs and outputs of every kind, and what ships."""
 
 import copy
+import threading
 from functools import partial
 from types import SimpleNamespace
 
@@ -265,6 +266,37 @@ def test_module_copies_and_pickles_with_its_schedule(tmp_path):
     assert objective.alpha == 0.0
     torch.save(objective.state_dict(), tmp_path / "state.pt")
     objective.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda group: MutualTransport(net(), [net()], 0.8, process_group=group),
+        lambda group: DeepMutualLearning([net(), net()], 0.8, process_group=group),
+        lambda group: SupervisedObjective(net(), cross_entropy, process_group=group),
+    ],
+)
+def test_a_copy_has_the_same_process_group_and_its_own_weights(build):
+    """A group cannot be copied, as a lock cannot."""
+    objective = build(threading.Lock())
+    duplicate = copy.deepcopy(objective)
+    assert duplicate.process_group is objective.process_group
+    pairs = zip(duplicate.parameters(), objective.parameters(), strict=True)
+    assert all(ours is not theirs and torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
+def test_alpha_stays_on_the_host_whatever_the_default_device_is():
+    """Large models are made on the meta device, and filled afterwards."""
+    with torch.device("meta"):
+        objective = MutualTransport(net(), [net()], 0.8)
+    objective.to_empty(device="cpu")
+    assert objective.alpha.device.type == "cpu"
+    assert objective(X, labels=Y).loss.device.type == "cpu"
+
+
+def test_deep_mutual_learning_has_no_schedule():
+    with pytest.raises(ValueError, match="takes a number for alpha, not a schedule"):
+        DeepMutualLearning([net(), net()], alpha=linear_warmup(0.8, fraction=0.5))
 
 
 def test_output_is_a_pytree_that_engines_can_take_apart():

@@ -75,7 +75,7 @@ def held_out_nll(features: LabelledLogits, candidates: list[Penalties]) -> Itera
 
 def fold_of_each(samples: int) -> Tensor:
     """Fold `[n]` of each sample: 5 of equal size (or as many as samples), in an order that is random and fixed."""
-    order = torch.randperm(samples, generator=torch.Generator().manual_seed(_FOLD_SEED))
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(_FOLD_SEED), device="cpu")
     return order % min(FOLDS, samples)
 
 

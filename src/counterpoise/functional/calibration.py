@@ -104,6 +104,8 @@ def sums_by_index(index: Tensor, confidence: Tensor, hits: Tensor, size: int) ->
 
 def weighted_bincount(index: Tensor, weights: Tensor, size: int) -> Tensor:
     """Sum of float64 weights for each index, `[size]`; of nothing too, where `torch.bincount` returns integers."""
+    if weights.is_cuda and torch.are_deterministic_algorithms_enabled():  # which `bincount` refuses there
+        return weights.new_zeros(size).index_add(0, index, weights)
     return torch.bincount(index, weights=weights, minlength=size).to(weights.dtype)
 
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 DEFAULT_TPR = 0.95
+LARGEST_DETECTION_ERROR = 0.5
+"""Of the best threshold: that which accepts everything has it."""
 
 
 class RankCounts(NamedTuple):
@@ -105,7 +107,7 @@ def interpolated_fpr_at_tpr(counts: RankCounts, *, tpr: float = DEFAULT_TPR) -> 
 def minimum_detection_error(counts: RankCounts) -> Tensor:
     """Minimum over all thresholds of (false negative rate + false positive rate) / 2."""
     true_rate, false_rate = rates(counts)
-    return (0.5 * (1 - true_rate + false_rate)).amin(-1).clamp(max=0.5)
+    return (0.5 * (1 - true_rate + false_rate)).amin(-1).clamp(max=LARGEST_DETECTION_ERROR)
 
 
 def detection_error_at_tpr(counts: RankCounts, *, tpr: float = DEFAULT_TPR) -> Tensor:

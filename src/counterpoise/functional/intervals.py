@@ -19,7 +19,7 @@ from counterpoise.functional.calibration import (
     cross_fit_size,
     gap_deviation,
 )
-from counterpoise.functional.detection import RankCounts, auroc, merged_groups
+from counterpoise.functional.detection import LARGEST_DETECTION_ERROR, RankCounts, auroc, merged_groups, rates
 
 DEFAULT_LEVEL = 0.95
 BOOTSTRAP_RESAMPLES = 1000
@@ -38,7 +38,7 @@ def normal_quantile(level: float) -> float:
     """Z with a central normal probability of `level`: 1.96 for 0.95."""
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
-    return float(torch.special.ndtri(torch.tensor(0.5 + level / 2, dtype=torch.float64)))
+    return float(torch.special.ndtri(torch.tensor(0.5 + level / 2, dtype=torch.float64, device="cpu")))
 
 
 def wilson_interval(hits: float, count: float, *, level: float = DEFAULT_LEVEL) -> Interval:
@@ -236,12 +236,18 @@ def brier_calibration_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -
     """Interval of `brier_calibration`: normal, around the value less its bias, from `[K, B]` sums.
 
     A squared normal gap has the mean d^2 + s^2 and the variance 4 d^2 s^2 + 2 s^4; as for classwise errors, twice the
-    sum of the variances bounds that of dependent classes.
+    sum of the variances bounds that of dependent classes. The bias takes the unbiased variance of the residuals within
+    each bin: with many classes most bins hold a few samples, and any other would add up to more than the value. The
+    spread takes at least `gap_deviation`, because bins without a hit, or without an error, hardly vary.
     """
-    share = sums.share.clamp(min=1 / float(sums.samples[0]))
-    variance = gap_deviation(sums) ** 2
+    samples, count = _samples(sums), sums.count.double()
+    share = sums.share.clamp(min=1 / samples)
+    within = (sums.squared_residual - (sums.hits - sums.confidence) ** 2 / count.clamp(min=1)).clamp(min=0)
+    of_one = torch.where(count > 1, within / (count - 1).clamp(min=1), sums.calibrated_variance)
+    unbiased = of_one * count / samples**2
+    variance = torch.maximum(unbiased, gap_deviation(sums) ** 2)
     size = (sums.gap**2 - variance).clamp(min=0)
-    centre = float(brier_calibration(sums) - (variance / share).sum())
+    centre = float(brier_calibration(sums) - (unbiased / share).sum())
     spread = float((2 * (4 * size * variance + 2 * variance**2) / share**2).sum())
     half = normal_quantile(level) * math.sqrt(spread)
     return Interval(max(0.0, centre - half), max(0.0, centre + half))
@@ -298,9 +304,10 @@ def bootstrap_intervals(
         measures: each takes `RankCounts` of shape `[R, G]`.
         stratified: positives and negatives are two samples of fixed size (OOD detection), or one sample of which the
             share of positives is itself random (misclassification detection).
-        minima: names of measures that are minima over thresholds. A minimum of noisy values is too low, and that of a
-            resample lower still, so that percentiles miss the truth. Theirs is `value +- z sd` of the resamples, the
-            upper limit raised by the bias that the resamples show.
+        minima: names of measures that are the minimum detection error. A minimum of noisy values is too low, and that
+            of a resample lower still, so that percentiles miss the truth. Theirs is `value +- z sd` of the resamples,
+            the upper limit raised by the bias that the resamples show, and by no less than Wilson's intervals of the
+            two rates leave open, which with few errors is more.
         level: nominal coverage.
         seed: of the resamples, so that the same predictions always give the same interval.
     """
@@ -311,7 +318,7 @@ def bootstrap_intervals(
     drawn = torch.cat([_resample(side, generator) for side in sides], dim=-1)
     resampled = RankCounts(drawn[:, :groups], drawn[:, groups:])
     z, tail = normal_quantile(level), (1 - level) / 2
-    quantiles = torch.tensor([tail, 1 - tail], dtype=torch.float64)
+    quantiles = torch.tensor([tail, 1 - tail], dtype=torch.float64, device="cpu")
     intervals = {}
     for name, measure in measures.items():
         value, coarse = float(measure(counts)), float(measure(merged))
@@ -321,12 +328,24 @@ def bootstrap_intervals(
             intervals[name] = Interval(math.nan, math.nan)
         elif name in minima:
             bias, half = min(0.0, float(values.mean()) - value), z * float(values.std())
-            around = Interval(max(0.0, value - half), value - bias + half)
-            intervals[name] = around if half > 0 else _with_room(value, counts, level)
+            around = Interval(max(0.0, value - half), value - bias + max(half, _rates_above(counts, level)))
+            low, high = around if half > 0 else _with_room(value, counts, level)
+            intervals[name] = Interval(low, min(LARGEST_DETECTION_ERROR, high))
         else:
             low, high = torch.quantile(values, quantiles).clamp(0, 1).tolist()
             intervals[name] = Interval(low, high) if low < high else _with_room(low, counts, level)
     return intervals
+
+
+def _rates_above(counts: RankCounts, level: float) -> float:
+    """How far above the minimum detection error Wilson's intervals of its two rates reach, at its threshold."""
+    true_rate, false_rate = rates(counts)
+    best = int((false_rate - true_rate).argmin())
+    positives, negatives = (float(side.sum()) for side in counts)
+    missed, false = float(1 - true_rate[best]), float(false_rate[best])
+    above_missed = wilson_interval(missed * positives, positives, level=level).high - missed
+    above_false = wilson_interval(false * negatives, negatives, level=level).high - false
+    return 0.5 * math.hypot(above_missed, above_false)
 
 
 def _merge_groups(counts: RankCounts) -> RankCounts:
@@ -336,19 +355,19 @@ def _merge_groups(counts: RankCounts) -> RankCounts:
     if len(positive) <= BOOTSTRAP_GROUPS:
         return RankCounts(positive, negative)
     index = merged_groups(RankCounts(positive, negative), BOOTSTRAP_GROUPS)
-    zero = torch.zeros(BOOTSTRAP_GROUPS, dtype=positive.dtype)
+    zero = positive.new_zeros(BOOTSTRAP_GROUPS)
     return RankCounts(zero.index_add(0, index, positive), zero.index_add(0, index, negative))
 
 
 def _resample(count: Tensor, generator: torch.Generator) -> Tensor:
     """`[R, G]` counts of as many samples drawn with replacement: a multinomial, by repeated halving."""
     groups = len(count)
-    leaves = torch.zeros(1 << (groups - 1).bit_length(), dtype=torch.float64)
+    leaves = torch.zeros(1 << (groups - 1).bit_length(), dtype=torch.float64, device="cpu")
     leaves[:groups] = count
     levels = [leaves]
     while len(levels[-1]) > 1:
         levels.append(levels[-1].view(-1, 2).sum(-1))
-    drawn = torch.full((BOOTSTRAP_RESAMPLES, 1), float(count.sum()), dtype=torch.float64)
+    drawn = torch.full((BOOTSTRAP_RESAMPLES, 1), float(count.sum()), dtype=torch.float64, device="cpu")
     for parent, children in zip(levels[:0:-1], levels[-2::-1], strict=True):
         share = torch.where(parent > 0, children[0::2] / parent.clamp(min=1), 0.0)
         left = torch.binomial(drawn, share.expand_as(drawn).contiguous(), generator=generator)

@@ -122,8 +122,8 @@ def focal_sample_dependent(
 
     def loss(log_probability: Tensor) -> Tensor:
         uncertain = log_probability.detach().exp() < threshold
-        gammas = log_probability.new_tensor([gamma_confident, gamma_uncertain])
-        return _focal(log_probability, gamma=gammas[uncertain.long()])
+        gamma = torch.full_like(log_probability, gamma_confident).masked_fill(uncertain, gamma_uncertain)
+        return _focal(log_probability, gamma=gamma)
 
     batch = as_labelled_batch(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight)
     return weighted_mean(expected_under_labels(batch, loss), batch.weight, group=group)
@@ -148,6 +148,10 @@ def entropy(log_probabilities: Tensor) -> Tensor:
 
 def _focal(log_probability: Tensor, *, gamma: float | Tensor) -> Tensor:
     # For gamma < 1 the derivative of (1-p)^gamma is infinite at p = 1, although that of the loss is 0: kept off 0.
-    # expm1 keeps 1-p exact near p = 1.
-    miss = (-torch.expm1(log_probability)).clamp(min=torch.finfo(log_probability.dtype).tiny)
-    return -(miss**gamma) * log_probability
+    # expm1 keeps 1-p exact near p = 1. At p = 0 the loss is infinite, with the gradient of cross-entropy: that of 1-p
+    # would be infinity times zero.
+    impossible = log_probability == -torch.inf
+    miss = (-torch.expm1(log_probability.masked_fill(impossible, 0.0))).clamp(
+        min=torch.finfo(log_probability.dtype).tiny
+    )
+    return -torch.where(impossible, 1.0, miss**gamma) * log_probability

@@ -171,7 +171,7 @@ class _Confidences:
 
     def count(self) -> None:
         """From now on, keep no samples but a last few."""
-        none = torch.zeros(0), torch.zeros(0, dtype=torch.bool)
+        none = torch.zeros(0, device="cpu"), torch.zeros(0, dtype=torch.bool, device="cpu")
         counted = histogram_cells(*(self._columns() if self._samples else none))
         self._counted = counted if self._counted is None else self._counted.plus(counted)
         self._samples, self._waiting = [], 0
@@ -210,7 +210,7 @@ class _ScoreSample:
     @property
     def values(self) -> Tensor:
         """Scores `[n]`, or counts `[CELLS]`."""
-        return self._counts if self._counts is not None else torch.cat([torch.zeros(0), *self._parts])
+        return self._counts if self._counts is not None else torch.cat([torch.zeros(0, device="cpu"), *self._parts])
 
     def add(self, scores: Tensor) -> None:
         self.samples += len(scores)
@@ -223,7 +223,7 @@ class _ScoreSample:
         """From now on, count in cells only."""
         if self._counts is None:
             parts, self._parts, self.samples = self._parts, [], 0
-            self._counts = torch.zeros(CELLS, dtype=torch.int64)
+            self._counts = torch.zeros(CELLS, dtype=torch.int64, device="cpu")
             for part in parts:
                 self.add(part)
 
@@ -238,7 +238,7 @@ class _Ranking(NamedTuple):
 def _distinct(positive: list[Tensor], negative: list[Tensor]) -> _Ranking:
     """Groups of equal score."""
     scores = torch.cat([part.double() for part in positive + negative])
-    is_positive = torch.arange(len(scores)) < sum(map(len, positive))
+    is_positive = torch.arange(len(scores), device=scores.device) < sum(map(len, positive))
     return _Ranking(*rank_groups(scores, is_positive))
 
 
@@ -254,9 +254,9 @@ def _counted(score: str, positive: list[Tensor], negative: list[Tensor]) -> _Ran
 def _evenly(mass: Tensor) -> Tensor:
     """Which groups of a curve are kept, by their mass `[G]`: both ends, and the last to end before each equal share."""
     if len(mass) <= CURVE_POINTS:
-        return torch.arange(len(mass))
+        return torch.arange(len(mass), device=mass.device)
     end = mass.double().cumsum(0)
-    shares = torch.linspace(0, 1, CURVE_POINTS, dtype=torch.float64) * end[-1]
+    shares = torch.linspace(0, 1, CURVE_POINTS, dtype=torch.float64, device=mass.device) * end[-1]
     kept: Tensor = torch.unique((torch.searchsorted(end, shares, right=True) - 1).clamp(min=0))
     return kept
 

@@ -61,9 +61,10 @@ class Performance:
         labels = batch.required_labels()
         assert batch.log_label is not None  # noqa: S101
         nll = -batch.log_label.double()
-        p = batch.probabilities
-        of_label = p.gather(-1, labels.unsqueeze(-1)).squeeze(-1).double()
-        brier = (p * p).sum(-1).double() - 2 * of_label + 1
+        # The label comes off before squaring: of a sure model, the sum of squares less 2 p_y - 1 is a rounding error.
+        residual = batch.probabilities.clone()
+        residual[torch.arange(len(labels), device=labels.device), labels] -= 1
+        brier = residual.square_().sum(-1, dtype=torch.float64)
         return {
             "count": torch.tensor(len(labels), device=labels.device),
             "correct": batch.top()[1].sum(),

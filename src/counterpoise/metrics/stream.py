@@ -143,7 +143,7 @@ class Stream(Generic[Result_co]):
 
     def _require_same_measure(self, other: str) -> None:
         if other != repr(self.measure):
-            raise ValueError(f"cannot combine {self.measure!r} with {other}: their sums mean different things")
+            raise ValueError(f"cannot combine {self.measure!r} with {other}: their settings differ")
 
 
 def unpadded(*, dataset_size: int, rank: int, world_size: int, first: int, length: int) -> Tensor:

@@ -10,6 +10,7 @@ from counterpoise.functional.reduction import IGNORE_INDEX
 from counterpoise.functional.transport import deep_mutual
 from counterpoise.objectives.models import (
     call_for_logits,
+    copied,
     parameter_group,
     require_disjoint_parameters,
     require_list,
@@ -63,6 +64,8 @@ class DeepMutualLearning(nn.Module):
 
     @alpha.setter
     def alpha(self, alpha: float) -> None:
+        if callable(alpha):
+            raise ValueError("deep mutual learning takes a number for alpha, not a schedule")
         require_weight(alpha)
         self._alpha = alpha
 
@@ -70,6 +73,9 @@ class DeepMutualLearning(nn.Module):
     def primary(self) -> nn.Module:
         """The first model."""
         return self.models[0]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "DeepMutualLearning":
+        return copied(self, memo)
 
     def forward(
         self, *inputs: Any, labels: Tensor | None = None, sample_weight: Tensor | None = None, **named_inputs: Any

@@ -1,9 +1,12 @@
 """Calling somebody else's model, and naming its parameters."""
 
+import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def call_for_logits(model: nn.Module, inputs: Sequence[Any], named_inputs: Mapping[str, Any]) -> Tensor:
@@ -35,6 +38,15 @@ def require_disjoint_parameters(models: Mapping[str, nn.Module]) -> None:
             owner = owners.setdefault(id(parameter), full_name)
             if owner != full_name:
                 raise ValueError(f"{owner} and {full_name} are one parameter; give each model its own copy")
+
+
+def copied(objective: Module, memo: dict[int, Any]) -> Module:
+    """A deep copy that shares the process group, of which there can be no copy; for `__deepcopy__`."""
+    group = objective.process_group
+    duplicate = type(objective).__new__(type(objective))
+    memo |= {id(objective): duplicate, id(group): group}
+    duplicate.__setstate__(copy.deepcopy(objective.__dict__, memo))  # type: ignore[no-untyped-call]
+    return duplicate
 
 
 def parameter_group(name: str, models: Sequence[nn.Module], *, lr: float) -> dict[str, Any]:

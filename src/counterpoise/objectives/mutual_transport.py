@@ -11,6 +11,7 @@ from counterpoise.functional.reduction import IGNORE_INDEX
 from counterpoise.functional.transport import mutual_transport
 from counterpoise.objectives.models import (
     call_for_logits,
+    copied,
     parameter_group,
     require_disjoint_parameters,
     require_list,
@@ -85,6 +86,9 @@ class MutualTransport(nn.Module):
         """Tell the alpha schedule how far training is, from 0.0 to 1.0; needless where alpha is constant."""
         self._alpha = _at(self.schedule, progress)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "MutualTransport":
+        return copied(self, memo)
+
     def forward(
         self, *inputs: Any, labels: Tensor | None = None, sample_weight: Tensor | None = None, **named_inputs: Any
     ) -> ObjectiveOutput:
@@ -126,4 +130,4 @@ def _at(schedule: float | AlphaSchedule, progress: float) -> Tensor:
     """
     alpha = schedule(progress) if callable(schedule) else schedule
     require_weight(alpha)
-    return torch.tensor(alpha, dtype=torch.float64)
+    return torch.tensor(alpha, dtype=torch.float64, device="cpu")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from counterpoise.functional.losses import cross_entropy
 from counterpoise.functional.reduction import IGNORE_INDEX
-from counterpoise.objectives.models import call_for_logits, parameter_group
+from counterpoise.objectives.models import call_for_logits, copied, parameter_group
 from counterpoise.objectives.output import ObjectiveOutput
 
 Loss = Callable[..., Tensor]
@@ -78,6 +78,9 @@ class SupervisedObjective(nn.Module):
         self.training_loss = loss
         self.ignore_index = ignore_index
         self.process_group = process_group
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SupervisedObjective":
+        return copied(self, memo)
 
     def forward(
         self, *inputs: Any, labels: Tensor | None = None, sample_weight: Tensor | None = None, **named_inputs: Any
