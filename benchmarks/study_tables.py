@@ -105,12 +105,21 @@ def column_of(group: Group, key: Key) -> Column:
 
 
 def parts_section(study: Study) -> str:
-    """What was run, and what was not."""
+    """What was run, and what was not; a part that has nothing but runs of those before it was not."""
     progress = study.store.progress()
     rows = []
+    before = set[str]()
     for part in PARTS:
         done, total = part.progress(progress)
-        state = "complete" if done == total else "not run" if not done else f"in part: {done} of {total} runs"
+        shown = (task for task in part.tasks(progress) if task.stage == "complete")
+        runs = {task.cell.id for task in shown if progress.is_done(task)}
+        if done == total:
+            state = "complete"
+        elif runs - before:
+            state = f"in part: {done} of {total} runs"
+        else:
+            state = f"not run, but for {done} of {total} runs, which are those above" if done else "not run"
+        before |= runs
         rows.append((part.title, str(part.seeds), state))
     return markdown_table(("part", "seeds", "state"), rows)
 

@@ -43,7 +43,6 @@ class Predict:
         from counterpoise.training.folder import RunFolder
         from counterpoise.training.networks import load_run
         from counterpoise.training.predict import FOREIGN_PREFIX, predict, prediction_file
-        from counterpoise.training.progress import say
 
         require_device(self.device)
         if self.out is not None:
@@ -62,6 +61,8 @@ class Predict:
         elif name.startswith(FOREIGN_PREFIX):  # a run takes files of such names for foreign images
             name = f"own_{name}"
         path = self.out or prediction_file(RunFolder(self.folder), name)
+        from counterpoise.training.progress import say  # which takes the training engine, and seconds, with it
+
         predict(
             trained,
             images,
