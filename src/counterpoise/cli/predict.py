@@ -8,6 +8,7 @@ import tyro
 
 from counterpoise.cli.evaluate import Flag
 from counterpoise.cli.paths import require_file_path
+from counterpoise.cli.progress import write
 from counterpoise.cli.train import DataRoot
 
 
@@ -61,8 +62,6 @@ class Predict:
         elif name.startswith(FOREIGN_PREFIX):  # a run takes files of such names for foreign images
             name = f"own_{name}"
         path = self.out or prediction_file(RunFolder(self.folder), name)
-        from counterpoise.training.progress import say  # which takes the training engine, and seconds, with it
-
         predict(
             trained,
             images,
@@ -71,7 +70,7 @@ class Predict:
             foreign=self.foreign,
             corruptions=self.corruptions,
             device=self.device,
-            say=say,
+            say=lambda text: write(f"{text}\n"),
         )
         print(path)
 

@@ -32,17 +32,17 @@ class ProgressLine:
             return
         self._last, self._written = now, True
         if self._is_terminal:  # a line that wraps would leave a row behind each time
-            _write(f"\r\x1b[K{shown(text, most=shutil.get_terminal_size().columns - 1)}")
+            write(f"\r\x1b[K{shown(text, most=shutil.get_terminal_size().columns - 1)}")
         else:
-            _write(f"{printable(text)}\n")
+            write(f"{printable(text)}\n")
 
     def clear(self) -> None:
         """Leave no trace on a terminal."""
         if self._written and self._is_terminal:
-            _write("\r\x1b[K")
+            write("\r\x1b[K")
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
     """On standard error; the work goes on where nobody reads it any more."""
     with suppress(BrokenPipeError):
         sys.stderr.write(text)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from counterpoise.cli.progress import write
 from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
 from counterpoise.metrics.selective import DEFAULT_RISK
 from counterpoise.recipes.config import Recipe, require_possible
@@ -65,11 +66,10 @@ class Train:
             if run.config.exists() and run.recipe() != config:
                 raise ValueError(f"{run.path} holds another run of {config.method}; choose another folder with --out")
         from counterpoise.training import resume, train
-        from counterpoise.training.progress import say
 
         for config in configs:
             folder = self._folder(config)
-            say(f"{config.method}: {folder}")
+            write(f"{config.method}: {folder}\n")
             with saying_how_to_go_on("the same command again", run=folder):
                 if RunFolder(folder).config.exists():
                     resume(folder, root=self.data_root)
