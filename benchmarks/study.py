@@ -63,8 +63,12 @@ class Part:
 
     def progress(self, known: Progress) -> tuple[int, int]:
         """Runs whose results are shown: those that are done, and all of them."""
-        wanted = [task for task in self.tasks(known) if task.stage == "complete"]
+        wanted = self.shown(known)
         return sum(map(known.is_done, wanted)), len(wanted) + undecided(self.requests(), known)
+
+    def shown(self, known: Progress) -> list[Task]:
+        """The runs whose results are shown, as far as they can be named now."""
+        return [task for task in self.tasks(known) if task.stage == "complete"]
 
     def tasks(self, known: Progress) -> list[Task]:
         """What can be named of it now."""

@@ -111,8 +111,7 @@ def parts_section(study: Study) -> str:
     before = set[str]()
     for part in PARTS:
         done, total = part.progress(progress)
-        shown = (task for task in part.tasks(progress) if task.stage == "complete")
-        runs = {task.cell.id for task in shown if progress.is_done(task)}
+        runs = {task.cell.id for task in part.shown(progress) if progress.is_done(task)}
         if done == total:
             state = "complete"
         elif runs - before:

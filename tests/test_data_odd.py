@@ -101,6 +101,12 @@ def test_names_that_are_none(name):
         resolve(name)
 
 
+def test_a_root_of_a_user_who_does_not_exist_is_no_folder(monkeypatch):
+    monkeypatch.setenv("COUNTERPOISE_DATA", "~nobody-of-this-name/data")
+    with pytest.raises(ValueError, match="there is no folder ~nobody-of-this-name/data/dtd_32"):
+        resolve("dtd_32")
+
+
 def test_folders_of_other_files_are_no_classes(tmp_path):
     for file in ("cat/0.png", "dog/old/1.png", "notes/read.txt", "__MACOSX/._0.png", "album/x.png/empty.txt"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ def resolve(name_or_path: str | Path, *, root: Path | None = None) -> Source:
         return _of_table(SETS[text], root)
     if not text:
         raise ValueError(f"a data set needs a name, or a path; known are {', '.join(SETS)}")
-    path = _expanded(text)
+    path = _expanded(name_or_path)
     if path.is_file():
         return Source(_unknown(path.stem), "parquet", text, {WHOLE: (str(path),)})
     if path.is_dir():
@@ -106,19 +106,19 @@ def pictures_in(folder: str | Path, name: str) -> Iterator[Path]:
             yield path
 
 
-def _expanded(text: str) -> Path:
+def _expanded(path: str | Path) -> Path:
     """A path with the user's folder in place of `~`; that of a user who does not exist as it is."""
     try:
-        return Path(text).expanduser()
+        return Path(path).expanduser()
     except RuntimeError:
-        return Path(text)
+        return Path(path)
 
 
 def _of_table(info: ImageSet, root: Path | None) -> Source:
     if info.name == "digits":
         return Source(info, "scikit-learn", "scikit-learn")
     stated = root if root is not None else os.environ.get(ROOT_VARIABLE)
-    folder = Path(stated).expanduser() / info.name if stated else None
+    folder = _expanded(stated) / info.name if stated else None
     if folder is not None and folder.is_dir():
         files = _table_files(info, folder)
         if not files:
