@@ -233,8 +233,9 @@ def _reaching_the_hub(source: Source) -> Iterator[Any]:
 def _numbered(labels: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
     """Names for classes that nothing names: numbers up to the largest label in any split, so that splits agree."""
     compute = require("pyarrow.compute", extra="train", purpose="reading Parquet files")
-    largest = ((file, compute.max(column).as_py()) for file, column in labels)
-    return max((numbers_to(UNLABELLED if label is None else label, where=file) for file, label in largest), key=len)
+    found = ((compute.max(column).as_py(), file) for file, column in labels)
+    largest, where = max((UNLABELLED if label is None else label, file) for label, file in found)
+    return numbers_to(largest, where=where)
 
 
 def numbers_to(largest: int, *, where: str) -> tuple[str, ...]:

@@ -157,11 +157,13 @@ def from_pretrained(
 
 @contextmanager
 def _reaching_the_hub(state: str) -> Iterator[None]:
-    """What fails on the way to the Hub is an `OSError` that says how things stand."""
+    """What fails on the way to the Hub is an `OSError`: the client's own, or one that says how things stand."""
     try:
         yield
-    except _hub("the Hub").errors.HTTPError as error:  # of its HTTP library: not all of them are of a kind of Python's
-        raise OSError(f"the Hugging Face Hub refuses, or cannot be reached: {error}; {state}") from error
+    except OSError:
+        raise
+    except _hub("the Hub").errors.HTTPError as error:  # of its HTTP library, whose errors are of no kind of Python's
+        raise OSError(f"the Hugging Face Hub cannot be reached: {error}; {state}") from error
 
 
 def _aged(path: Path) -> int:
