@@ -110,7 +110,7 @@ def evaluation_run(*, samples: int, classes: int) -> Callable[[], None]:
     """A batch of confident predictions through all exact sums."""
     logits, labels = predictions(samples=samples, classes=classes)
     measures = (Performance(), TopLabelCalibration(), ClasswiseCalibration(num_classes=classes))
-    streams: list[Stream[Any]] = [Stream(measure) for measure in measures]
+    streams: list[Stream] = [Stream(measure) for measure in measures]
 
     def run() -> None:
         batch = prediction_table(logits=logits, labels=labels).checked_rows()

@@ -29,8 +29,8 @@ from benchmarks.scaling_model import (
     training_memory,
     update_bytes,
 )
+from counterpoise._arrays import rows_at_a_time
 from counterpoise.models import Backbone
-from counterpoise.predictions.file import batch_rows
 from counterpoise.predictions.parquet import most_rows
 
 SHAPE = (3, 224, 224)
@@ -142,7 +142,7 @@ def evaluation_rows(rates: Rates) -> list[dict[str, Any]]:
     """Sums against files, by the number of classes."""
     rows = []
     for classes in CLASSES:
-        batch = batch_rows(classes)
+        batch = rows_at_a_time(4 * classes)
         seconds = [
             evaluation_seconds(samples=10**6, classes=classes, batch=each, rates=rates)
             for each in (batch, max(batch, 256))

@@ -15,7 +15,7 @@ from counterpoise.benchmark.summary import Summary, mean, paired_difference, sum
 from counterpoise.benchmark.tables import floor_text
 from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise.recipes.methods import METHODS
-from counterpoise.report.numbers import measure_title, number
+from counterpoise.report.numbers import metric_title, number
 
 HEADLINE = ("ce", "fl", "de3", "mte1", "mte2")
 """The methods that the README shows."""
@@ -152,7 +152,7 @@ def quality_section(study: Study, *, scaled: bool = False, methods: Sequence[str
     group, errors = study.group("cifar10"), study.group("misclassification")
     if group is None:
         return NOT_RUN
-    heads = ["", *(measure_title(key) for key in SHOWN), "AUROC of errors, %", "seeds"]
+    heads = ["", *(metric_title(KEY_INFO[key]) for key in SHOWN), "AUROC of errors, %", "seeds"]
     floor = SHOWN.index(Key.ECE) + 1
     heads.insert(1 + floor, "its noise floor")
     rows = []
@@ -170,8 +170,8 @@ def quality_section(study: Study, *, scaled: bool = False, methods: Sequence[str
 def spread(row: Row, column: Column, *, scaled: bool) -> str:
     """Such as `62.91 ± 1.34`."""
     found = summarise(row.values(column, scaled=scaled))
-    text = number(column.key, found.mean)
-    return text if found.count < 2 else f"{text} ± {number(column.key, found.mean - found.low)}"
+    text = number(KEY_INFO[column.key], found.mean)
+    return text if found.count < 2 else f"{text} ± {number(KEY_INFO[column.key], found.mean - found.low)}"
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def claims_section(study: Study) -> str:
 
 def _claim_row(study: Study, found: Comparison) -> list[str]:
     key = found.claim.key
-    measure = measure_title(key)
+    measure = metric_title(KEY_INFO[key])
     if found.group.foreign:
         measure = f"{measure}, against {found.group.foreign}"
     if found.claim.study == "corruptions":
@@ -258,7 +258,7 @@ def _difference(group: Group, claim: Claim, first: Row, second: Row, *, scaled: 
 
 def _difference_text(key: Key, found: Summary) -> str:
     """Such as `−12.30 (−13.10 to −11.50)`."""
-    value, low, high = (_signed(number(key, each)) for each in (found.mean, found.low, found.high))
+    value, low, high = (_signed(number(KEY_INFO[key], each)) for each in (found.mean, found.low, found.high))
     return value if math.isnan(found.low) else f"{value} ({low} to {high})"
 
 
@@ -287,7 +287,7 @@ def _published_text(study: Study, found: Comparison) -> str:
         for row in (found.first, found.second)
     ]
     values = [each.value for each in numbers if each is not None]
-    return _signed(number(key, values[0] - values[1])) if len(values) == 2 else "none"
+    return _signed(number(KEY_INFO[key], values[0] - values[1])) if len(values) == 2 else "none"
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {

@@ -7,11 +7,10 @@ import numpy as np
 import torch
 
 from counterpoise import evaluate
-from counterpoise.metrics import Performance, Scores, Stream, TopLabelCalibration
-from counterpoise.metrics.comparison import GROUPS, Evaluation, GroupedSums, compare
-from counterpoise.metrics.inputs import prediction_table
+from counterpoise.metrics import Performance, ScoreOptions, Scores, ScoreState, Stream, TopLabelCalibration
+from counterpoise.metrics.comparison import Evaluation, compare
 from counterpoise.metrics.scores import GroupScores, Source
-from counterpoise.scoring.recalibration import Reservoir, try_temperature
+from counterpoise.scoring.recalibration import try_temperature
 
 SAMPLES, CLASSES, BINS, LEVEL = 1500, 5, 10, 0.9
 CLASS_NAMES = ["cat", "dog", "horse", "ship", "truck"]
@@ -61,13 +60,11 @@ def scores(model: int = 0) -> Scores:
             groups.append(group(None, corruption, severity, data.logits[rows] * (1 + severity), data.labels[rows]))
     groups += [group("town", None, None, data.logits[:half], data.labels[:half])]
     groups += [group("country", None, None, data.logits[half:], data.labels[half:])]
-    reservoir = Reservoir(CLASSES)
-    reservoir.add(prediction_table(logits=data.logits, labels=data.labels).checked_rows(), np.arange(SAMPLES))
     return replace(
         each[0],
-        ood={name: one.ood["foreign"] for name, one in zip(data.foreign, each, strict=True)},
+        ood={name: one.ood["ood"] for name, one in zip(data.foreign, each, strict=True)},
         groups=groups,
-        recalibration=try_temperature(reservoir, bins=BINS, level=LEVEL),
+        recalibration=try_temperature(_state(model).headline.trial, options=_OPTIONS),
         source=source(model),
     )
 
@@ -97,16 +94,19 @@ def evaluation(models: int = 1) -> Evaluation:
     notices = ["12 rows without a label were left out"]
     if models == 1:
         return Evaluation(found, None, notices)
-    return Evaluation(found, compare(found, [_grouped(model) for model in range(models)], level=LEVEL), notices)
+    return Evaluation(found, compare(found, [_state(model).headline for model in range(models)], level=LEVEL), notices)
+
+
+_OPTIONS = ScoreOptions(bins=BINS, level=LEVEL, paired=True)
 
 
 @cache
-def _grouped(model: int) -> GroupedSums:
-    data, sums = raw(model), GroupedSums(classes=CLASSES, bins=BINS, score="max_softmax")
-    sums.update(prediction_table(logits=data.logits, labels=data.labels).checked_rows(), torch.arange(SAMPLES) % GROUPS)
+def _state(model: int) -> ScoreState:
+    data, state = raw(model), ScoreState(classes=CLASSES, options=_OPTIONS)
+    state.update(logits=data.logits, labels=data.labels)
     for name, values in data.foreign.items():
-        sums.update_foreign(name, prediction_table(logits=values).checked_rows(), torch.arange(len(values)) % GROUPS)
-    return sums
+        state.update(logits=values, ids=np.arange(len(values)), ood=name)
+    return state
 
 
 def renamed(scores, name, *, foreign=None):

@@ -81,7 +81,7 @@ def test_best_and_second_are_marked_where_they_are_clear(studies):
     assert sum(entry.best for row in detection.rows for entry in row) <= 2  # they are all alike but for noise
 
 
-def test_foreign_sets_and_severities_are_those_of_their_column(studies):
+def test_ood_sets_and_severities_are_those_of_their_column(studies):
     near, far = studies["ood"].groups[:2]
     setting = near.rows[0].setting
     for group, name in ((near, setting.near), (far, setting.far[0])):

@@ -5,21 +5,13 @@ import pytest
 import torch
 
 import counterpoise
-import counterpoise.predictions.file as prediction_file
-from counterpoise.metrics.comparison import (
-    GROUPS,
-    Comparison,
-    Difference,
-    GroupedSums,
-    compare,
-    jackknife_error,
-    jackknife_quantile,
-)
+from counterpoise.functional.detection import RankCounts, interpolated_fpr_at_tpr
+from counterpoise.metrics import KEY_INFO, ScoreOptions, ScoreState
+from counterpoise.metrics.comparison import Comparison, Difference, compare, jackknife_error, jackknife_quantile
 from counterpoise.metrics.estimates import Estimate, Key
-from counterpoise.metrics.inputs import prediction_table
+from counterpoise.metrics.options import JACKKNIFE_GROUPS
 from counterpoise.predictions import Header, Predictions, write_predictions
 from counterpoise.scoring import score_files
-from counterpoise.scoring.sampling import mixed
 
 K = 5
 
@@ -34,13 +26,10 @@ def two_models(n: int, seed: int, *, sharper: float = 1.0):
 
 
 def compared(labels, *models):
-    groups = torch.from_numpy((mixed(np.arange(len(labels)), salt=0) % np.uint64(GROUPS)).astype(np.int64))
-    grouped = []
-    for logits in models:
-        sums = GroupedSums(classes=K, bins=15, score="max_softmax")
-        sums.update(prediction_table(logits=logits, labels=labels).checked_rows(), groups)
-        grouped.append(sums)
-    return compare([counterpoise.evaluate(logits=m, labels=labels) for m in models], grouped, level=0.95)
+    states = [ScoreState(classes=K, options=ScoreOptions(paired=True)) for _ in models]
+    for state, logits in zip(states, models, strict=True):
+        state.update(logits=logits, labels=labels)
+    return compare([state.compute() for state in states], [state.headline for state in states], level=0.95)
 
 
 def test_standard_errors_are_those_of_the_mean_difference():
@@ -100,13 +89,17 @@ def test_best_is_named_only_beyond_chance():
     clear = Comparison(
         100, 0.95, [difference(0, 1, -0.03, -0.01), difference(0, 2, -0.02, 0.01), difference(1, 2, 0.01, 0.02)]
     )
-    assert clear.best(Key.ECE, [0.05, 0.03, 0.045]) == 1
-    assert clear.best(Key.ACCURACY, [0.9, 0.88, 0.895]) is None  # 0 leads, and 2 is within chance of it
-    assert clear.best(Key.ECE, [0.05, float("nan"), 0.04]) is None
-    assert clear.best(Key.ECE, [0.02, 0.03, 0.045]) is None  # biased values lead where the intervals point elsewhere
-    assert clear.best(Key.MEAN_GAP, [0.05, 0.03, 0.04]) is None  # neither high nor low is better
-    assert clear.best(Key.FPR_AT_TPR95, [0.9, 0.7, 0.8], ood="svhn") == 1
-    assert clear.best(Key.FPR_AT_TPR95, [0.9, 0.7, 0.8], ood="unknown") is None
+
+    def best(key, values, **where):
+        return clear.best(key, values, higher_is_better=KEY_INFO[key].higher_is_better, **where)
+
+    assert best(Key.ECE, [0.05, 0.03, 0.045]) == 1
+    assert best(Key.ACCURACY, [0.9, 0.88, 0.895]) is None  # 0 leads, and 2 is within chance of it
+    assert best(Key.ECE, [0.05, float("nan"), 0.04]) is None
+    assert best(Key.ECE, [0.02, 0.03, 0.045]) is None  # biased values lead where the intervals point elsewhere
+    assert best(Key.MEAN_GAP, [0.05, 0.03, 0.04]) is None  # neither high nor low is better
+    assert best(Key.FPR_AT_TPR95, [0.9, 0.7, 0.8], ood="svhn") == 1
+    assert best(Key.FPR_AT_TPR95, [0.9, 0.7, 0.8], ood="unknown") is None
 
 
 def test_naming_the_best_of_more_models_takes_wider_intervals():
@@ -157,14 +150,13 @@ def test_files_in_another_order_give_the_same_comparison(tmp_path, text_ids):
     paths, beside = files(tmp_path, labels, [first, second], ids=ids, orders=orders, foreign=foreign)
     turned = score_files(paths, ood=beside)
     for one, other in zip(straight.comparison.differences, turned.comparison.differences, strict=True):
-        assert set(one.ood) == {"foreign"}
-        for key, estimate in (one.estimates | one.ood["foreign"]).items():
-            same = (other.estimates | other.ood["foreign"])[key]
+        assert set(one.ood) == {"ood"}
+        for key, estimate in (one.estimates | one.ood["ood"]).items():
+            same = (other.estimates | other.ood["ood"])[key]
             assert (estimate.low, estimate.high) == pytest.approx((same.low, same.high), rel=1e-6, abs=1e-9)
 
 
-def test_confident_rows_first_do_not_narrow_the_comparison(tmp_path, monkeypatch):
-    monkeypatch.setattr(prediction_file, "_BATCH_ELEMENTS", 50 * K)
+def test_confident_rows_first_do_not_change_the_comparison(tmp_path):
     labels, first, second = two_models(600, 8, sharper=1.5)
     straight = score_files(files(tmp_path, labels, [first, second])[0])
     sorted_rows = torch.softmax(first, -1).amax(-1).argsort(descending=True)
@@ -172,8 +164,7 @@ def test_confident_rows_first_do_not_narrow_the_comparison(tmp_path, monkeypatch
     turned = score_files(paths)
     for key, estimate in straight.comparison.differences[0].estimates.items():
         same = turned.comparison.differences[0].estimates[key]
-        # Rows are dealt into groups by their place in the first file, so that the two are not the same.
-        assert same.high - same.low == pytest.approx(estimate.high - estimate.low, rel=0.5)
+        assert (same.low, same.high) == pytest.approx((estimate.low, estimate.high), rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("order", ["same", "shuffled"])
@@ -214,8 +205,7 @@ def test_classes_in_another_order_are_compared_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("ids", [np.arange(50), np.arange(1000, 1200), np.r_[np.arange(199), 5000]], ids=len)
-def test_other_foreign_samples_are_not_compared(tmp_path, ids, monkeypatch):
-    monkeypatch.setattr(prediction_file, "_BATCH_ELEMENTS", 50 * K)
+def test_other_foreign_samples_are_not_compared(tmp_path, ids):
     labels, first, second = two_models(300, 6)
     paths, beside = files(tmp_path, labels, [first, second], foreign=[first[:200], second[:200]])
     write_predictions(beside[1], Predictions.of(logits=second[: len(ids)], ids=ids))
@@ -253,13 +243,14 @@ def test_the_same_file_twice_gets_two_names(tmp_path):
 def test_the_error_of_a_rate_at_a_threshold_does_not_depend_on_how_coarse_the_cells_are(samples):
     """Of two normals, 2 apart: by the delta method, from the variance of the quantile and of the rate there."""
     generator = torch.Generator().manual_seed(samples)
-    sums = GroupedSums(classes=2, bins=15, score="max_softmax")
+    state = ScoreState(classes=2, options=ScoreOptions(paired=True))
     for side in range(2):
         confidence = torch.sigmoid(torch.randn(samples, generator=generator, dtype=torch.float64) - 2 * side)
-        table = {"logits": torch.stack([4 + confidence, torch.zeros_like(confidence)], -1)}
-        batch = prediction_table(**table, labels=torch.full((samples,), side)).checked_rows()
-        sums.update(batch, torch.randint(GROUPS, (samples,), generator=generator))
-    found = jackknife_error(sums.left_out()[Key.FPR_AT_TPR95])
+        logits = torch.stack([4 + confidence, torch.zeros_like(confidence)], -1)
+        state.update(logits=logits, labels=torch.full((samples,), side), ids=torch.arange(samples) + side * samples)
+    counts = state.headline.ranks.misclassification_by_group(JACKKNIFE_GROUPS)
+    left_out = RankCounts(*(side.sum(0, keepdim=True) - side for side in counts))
+    found = jackknife_error(interpolated_fpr_at_tpr(left_out))
     rate = torch.special.ndtr(torch.tensor(1.6449 - 2)).item()  # of negatives above 95% of the positives
     slope = np.exp(-0.5 * (2 - 1.6449) ** 2) / np.exp(-0.5 * 1.6449**2)
     expected = np.sqrt((rate * (1 - rate) + slope**2 * 0.95 * 0.05) / samples)

@@ -106,7 +106,7 @@ def test_the_folder_that_one_is_in_has_a_name(tmp_path, monkeypatch):
     assert resolve(".").info.name == "mine"
 
 
-def test_foreign_sets_of_one_name_stay_two(tmp_path):
+def test_ood_sets_of_one_name_stay_two(tmp_path):
     for folder in ("near", "far"):
         write(tmp_path / folder / "test.parquet", random_pixels(2, 8), [0, 1])
     paths = tuple(str(tmp_path / folder / "test.parquet") for folder in ("near", "far"))

@@ -1,4 +1,4 @@
-"""Data parallelism over gloo: gradients and measures of uneven shards equal those of one process on the whole batch."""
+"""Data parallelism over gloo: gradients and metrics of uneven shards equal those of one process on the whole batch."""
 
 import math
 import os
@@ -20,14 +20,17 @@ from counterpoise.metrics import (
     ConfidenceRanking,
     OodDetection,
     Performance,
+    ScoreOptions,
+    ScoreState,
     TopLabelCalibration,
     unpadded,
 )
+from counterpoise.metrics.comparison import compare
 from loss_table import LOSSES
 
 SHARDS = {2: [5, 12], 3: [3, 11, 7]}
 CLASSES = 4
-MEASURES = [
+METRICS = [
     Performance(),
     TopLabelCalibration(),
     ClasswiseCalibration(num_classes=CLASSES),
@@ -104,7 +107,7 @@ def check_fsdp(rank: int, world: int) -> None:
         torch.testing.assert_close(ours.full_tensor(), expected.detach(), rtol=0, atol=1e-12)
 
 
-def check_measures(rank: int, world: int) -> None:
+def check_metrics(rank: int, world: int) -> None:
     """The shards that `DistributedSampler` deals out, in batches, its repeated samples left out."""
     samples = 1000 + world - 1
     generator = torch.Generator().manual_seed(0)
@@ -113,8 +116,8 @@ def check_measures(rank: int, world: int) -> None:
     inside = torch.rand(samples, generator=generator) < 0.7
     sampler = DistributedSampler(range(samples), num_replicas=world, rank=rank, shuffle=True)
     order = torch.tensor(list(sampler))
-    for measure in MEASURES:
-        whole, part = Stream(measure), Stream(measure)
+    for metric in METRICS:
+        whole, part = Stream(metric), Stream(metric)
         whole.update(logits=logits, labels=labels, in_distribution=inside)
         for first in range(0, len(order), 300):
             rows = order[first : first + 300]
@@ -123,15 +126,45 @@ def check_measures(rank: int, world: int) -> None:
         synced = part.sync()
         for name, value in whole.sums.items():
             if value.dtype == torch.int64:
-                assert torch.equal(synced.sums[name], value), f"{measure}: {name}"
+                assert torch.equal(synced.sums[name], value), f"{metric}: {name}"
             else:
                 torch.testing.assert_close(synced.sums[name], value, rtol=1e-12, atol=1e-10)
         computed = synced.compute()
         for key, estimate in whole.compute().items():
             other = computed[key]
-            assert abs(other.value - estimate.value) < 1e-10, f"{measure}: {key} is {other.value}, not {estimate.value}"
+            assert abs(other.value - estimate.value) < 1e-10, f"{metric}: {key} is {other.value}, not {estimate.value}"
         again = part.sync()
         assert all(torch.equal(again.sums[name], value) for name, value in synced.sums.items()), "sync counted twice"
+
+
+def check_state(rank: int, world: int) -> None:
+    """Ranks, comparisons and groups of a score state over all ranks are those of one process."""
+    samples = 400
+    generator = torch.Generator().manual_seed(1)
+    logits = 2 * torch.randn(samples, CLASSES, generator=generator)
+    labels, ids = torch.randint(CLASSES, (samples,), generator=generator), torch.arange(samples)
+    for exact in (None, 100):
+        options = ScoreOptions(paired=True, exact_samples=exact)
+        whole, part = (ScoreState(classes=CLASSES, options=options) for _ in range(2))
+        for state, rows in ((whole, ids), (part, ids[ids % world == rank])):
+            columns = {"site": [f"site {row % 5}" for row in rows.tolist()]}
+            state.update(logits=logits[rows], labels=labels[rows], ids=rows, columns=columns)
+            state.update(logits=logits[rows] / 2, ids=rows, ood="far")
+        synced, expected = part.sync(), whole.compute()
+        found = synced.compute()
+        assert [g.samples for g in found.groups] == [g.samples for g in expected.groups]
+        for own, theirs in (
+            (found.estimates, expected.estimates),
+            (found.misclassification.estimates, expected.misclassification.estimates),
+            (found.ood["far"].estimates, expected.ood["far"].estimates),
+            *((g.estimates, e.estimates) for g, e in zip(found.groups, expected.groups, strict=True)),
+        ):
+            for key, estimate in theirs.items():
+                for name in ("value", "low", "high"):
+                    assert abs(getattr(own[key], name) - getattr(estimate, name)) < 1e-12, f"rank {rank}: {key} {name}"
+        ours, theirs = (compare([s.compute()] * 2, [s.headline] * 2, level=0.95) for s in (synced, whole))
+        assert ours.samples == theirs.samples == samples
+        assert synced.to_bytes() == part.sync().to_bytes()
 
 
 def check_rank_without_samples(rank: int) -> None:
@@ -147,7 +180,8 @@ def worker(rank: int, world: int, rendezvous: str) -> None:
     try:
         check_losses(rank, world)
         check_fsdp(rank, world)
-        check_measures(rank, world)
+        check_metrics(rank, world)
+        check_state(rank, world)
         check_rank_without_samples(rank)
     finally:
         dist.destroy_process_group()

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import oracles
 from counterpoise import Scores, evaluate
-from counterpoise.metrics import KEY_INFO, Key
-from counterpoise.metrics import evaluate as _module_function
+from counterpoise.metrics import KEY_INFO, Key, ScoreState
 from counterpoise.predictions import PredictionFileError, Predictions, write_predictions
 from counterpoise.scoring import score_files
 
@@ -52,7 +51,7 @@ def test_values_are_those_of_the_definitions(case, scores):
     parts = scores[Key.BRIER_CALIBRATION].value + scores[Key.BRIER_REFINEMENT].value
     assert parts == pytest.approx(scores[Key.BRIER].value, abs=1e-12)
     both, inside = np.r_[conf, outside], np.r_[np.ones(2000, bool), np.zeros(700, bool)]
-    assert scores.ood["foreign"].estimates[Key.FPR_AT_TPR95].value == pytest.approx(
+    assert scores.ood["ood"].estimates[Key.FPR_AT_TPR95].value == pytest.approx(
         oracles.fpr_at_tpr(both, inside), abs=1e-3
     )
 
@@ -79,14 +78,18 @@ def test_kinds_of_input_agree(case, scores):
         assert estimate.value == pytest.approx(scores[key].value, abs=1e-6)
 
 
-def test_blocks_do_not_matter(case, scores, monkeypatch):
-    import sys
-
-    monkeypatch.setattr(sys.modules["counterpoise.metrics.evaluate"], "_BLOCK_ELEMENTS", 6 * 37)
-    logits, labels, foreign = case
-    again = _module_function(logits=logits, labels=labels, ood_logits=foreign)
-    for key, estimate in again.estimates.items():
-        assert estimate.value == pytest.approx(scores[key].value, abs=1e-12)
+def test_batches_do_not_matter():
+    """Rows so wide that they are measured in several batches, against the same rows in one."""
+    generator = torch.Generator().manual_seed(1)
+    logits, labels = (
+        3 * torch.randn(300, 20_000, generator=generator),
+        torch.randint(20_000, (300,), generator=generator),
+    )
+    state = ScoreState(classes=20_000)
+    state.update(logits=logits, labels=labels)
+    expected = state.compute()
+    for key, estimate in evaluate(logits=logits, labels=labels).estimates.items():
+        assert estimate.value == pytest.approx(expected[key].value, abs=1e-12)
 
 
 def test_probabilities_give_the_same_and_cannot_give_energy(case, scores):
@@ -99,7 +102,7 @@ def test_probabilities_give_the_same_and_cannot_give_energy(case, scores):
 def test_prints_within_100_columns(scores):
     text = str(scores)
     assert max(len(line) for line in text.splitlines()) <= 100
-    for words in ("overconfident by", "95% interval", "noise floor", "ECE, debiased", "Right from wrong", "foreign"):
+    for words in ("overconfident by", "95% interval", "noise floor", "ECE, debiased", "Right from wrong", "from ood"):
         assert words in text
 
 
@@ -182,7 +185,7 @@ def test_saturated_members_averaged_beyond_1_rank_as_1():
     logits[50:] /= 20
     average = torch.softmax(logits, -1) * torch.tensor(1 + 2e-7)
     same = evaluate(probabilities=average, labels=torch.zeros(100, dtype=torch.int64), ood_probabilities=average)
-    assert same.ood["foreign"].estimates[Key.AUROC].value == 0.5
+    assert same.ood["ood"].estimates[Key.AUROC].value == 0.5
 
 
 def test_curves_are_thinned_evenly_by_samples():
@@ -197,7 +200,7 @@ def test_curves_are_thinned_evenly_by_samples():
     few = coverage[coverage > 0.55]
     assert few.diff().max() < 2 / 512
     assert coverage[-1] == 1
-    negatives = torch.tensor(found.ood["foreign"].curves["false_positive_rate"])
+    negatives = torch.tensor(found.ood["ood"].curves["false_positive_rate"])
     assert len(negatives.unique()) > 15
 
 
@@ -210,7 +213,7 @@ def test_a_handful_of_samples(seed, samples, classes, foreign):
         logits=logits, labels=rng.integers(classes, size=samples), ood_logits=rng.normal(size=(foreign, classes))
     )
     assert Scores.from_json(few.to_json()).to_json() == few.to_json()
-    for estimate in (few.estimates | few.misclassification.estimates | few.ood["foreign"].estimates).values():
+    for estimate in (few.estimates | few.misclassification.estimates | few.ood["ood"].estimates).values():
         undefined = math.isnan(estimate.value) or (samples == 1 and math.isnan(estimate.low))
         assert undefined or estimate.low <= estimate.high
 
@@ -222,7 +225,7 @@ def test_autocast_does_not_round_it(case, scores):
 
 
 def test_unknown_measure_is_named(scores):
-    with pytest.raises(KeyError, match=r"no measure 'ecee'; there are accuracy"):
+    with pytest.raises(KeyError, match=r"no metric 'ecee'; there are accuracy"):
         scores["ecee"]
 
 

@@ -113,14 +113,17 @@ EVALUATE_ONLY: dict[str, tuple[dict[str, object], str]] = {
         "there are 2 class_names for 3 classes",
     ),
     "nothing valid": ({"probabilities": GOOD, "labels": LABELS, "valid": [False] * 3}, "valid= is False for every row"),
-    "no bins": ({"probabilities": GOOD, "labels": LABELS, "bins": 0}, "bins must be at least 1"),
+    "no bins": (
+        {"probabilities": GOOD, "labels": LABELS, "bins": 0},
+        "bins must be a whole number of at least 1, got 0",
+    ),
     "level": ({"probabilities": GOOD, "labels": LABELS, "level": 95}, "level must lie between 0 and 1"),
     "unknown score": ({"probabilities": GOOD, "labels": LABELS, "score": "msp"}, "unknown confidence score 'msp'"),
     "score of logits": ({"probabilities": GOOD, "labels": LABELS, "score": "energy"}, "energy needs logits"),
     "foreign kind": ({"probabilities": GOOD, "labels": LABELS, "ood_logits": GOOD}, "pass ood_probabilities="),
     "foreign classes": (
         {"probabilities": GOOD, "labels": LABELS, "ood_probabilities": [[0.5, 0.5]]},
-        "foreign predictions have 2 classes, the others 3",
+        "predictions for OOD samples have 2 classes, the others 3",
     ),
     "foreign NaN": ({"logits": GOOD, "labels": LABELS, "ood_logits": put(1, 1, NAN)}, "logits row 1, column 1 is nan"),
 }
@@ -138,7 +141,7 @@ def test_measures_say_what_they_need():
         Stream(Performance()).update(probabilities=GOOD)
     with pytest.raises(ValueError, match="pass in_distribution="):
         Stream(OodDetection()).update(probabilities=GOOD)
-    with pytest.raises(ValueError, match="3 classes, the measure was made for 5"):
+    with pytest.raises(ValueError, match="3 classes, the metric was made for 5"):
         Stream(ClasswiseCalibration(num_classes=5)).update(probabilities=GOOD, labels=LABELS)
 
 

@@ -8,7 +8,7 @@ import torch
 import torchmetrics
 
 from counterpoise import Stream
-from counterpoise.integrations.torchmetrics import MeasureMetric
+from counterpoise.integrations.torchmetrics import StreamedMetric
 from counterpoise.metrics import (
     ClasswiseCalibration,
     ConfidenceRanking,
@@ -31,7 +31,7 @@ def batches():
     ids=repr,
 )
 def test_adapter_equals_the_stream(measure):
-    metric, stream = MeasureMetric(measure), Stream(measure)
+    metric, stream = StreamedMetric(measure), Stream(measure)
     for logits, labels in batches():
         metric.update(logits=logits, labels=labels)
         stream.update(logits=logits, labels=labels)
@@ -45,7 +45,7 @@ def test_adapter_equals_the_stream(measure):
 
 def test_values_and_intervals_are_over_all_ranks():
     """Two ranks: the other one has the same sums, which torchmetrics would fetch from it."""
-    metric, stream = MeasureMetric(Performance()), Stream(Performance())
+    metric, stream = StreamedMetric(Performance()), Stream(Performance())
     metric.distributed_available_fn = lambda: True
     metric.dist_sync_fn = lambda state, group: [state, state]
     for logits, labels in batches():
@@ -60,7 +60,7 @@ def test_values_and_intervals_are_over_all_ranks():
 
 def test_adapter_in_a_collection_survives_casting_and_forward():
     collection = torchmetrics.MetricCollection(
-        {"a": MeasureMetric(TopLabelCalibration()), "b": MeasureMetric(Performance())}
+        {"a": StreamedMetric(TopLabelCalibration()), "b": StreamedMetric(Performance())}
     )
     collection.to(torch.float16)
     for logits, labels in batches():
@@ -76,7 +76,7 @@ def test_measures_in_a_collection_do_not_share_their_states():
         "ood": OodDetection(),
         "margin": MisclassificationDetection(score="margin"),
     }
-    collection = torchmetrics.MetricCollection({name: MeasureMetric(each) for name, each in measures.items()})
+    collection = torchmetrics.MetricCollection({name: StreamedMetric(each) for name, each in measures.items()})
     streams = {name: Stream(each) for name, each in measures.items()}
     certain = 5 * torch.eye(4)
     for logits, labels in [(certain, torch.arange(4)), *batches()]:

@@ -221,7 +221,7 @@ def test_every_interval_covers(temperature):
 
     def estimates(scores):
         right = {("", key): e for key, e in (scores.estimates | scores.misclassification.estimates).items()}
-        return right | {("ood", key): e for key, e in scores.ood["foreign"].estimates.items()}
+        return right | {("ood", key): e for key, e in scores.ood["ood"].estimates.items()}
 
     population = {name: estimate.value for name, estimate in estimates(draw(1_000_000, 300_000)).items()}
     # The plug-in errors of the population are their noise floors where it is calibrated.

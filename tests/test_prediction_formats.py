@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.lib import format as npy
 
-from counterpoise.predictions import PredictionFileError, Predictions, csv, file, open_predictions, read_predictions
+from counterpoise.predictions import PredictionFileError, Predictions, csv, open_predictions, read_predictions
 from prediction_tables import difference
 
 VALUES = [[0.5, 1.0], [2.0, -1.0], [0.25, 0.0]]
@@ -138,13 +138,14 @@ class TestParquet:
         assert any("mood" in notice for notice in open_predictions(path).notices)
 
     @pytest.mark.parametrize("name", NOT_PARQUET)
-    def test_refuses(self, name, tmp_path, monkeypatch):
+    def test_refuses(self, name, tmp_path):
         columns, message = NOT_PARQUET[name]
-        path = parquet(tmp_path, columns)
-        assert re.search(message, refusal(path))
-        # The place is right in later batches too.
-        monkeypatch.setattr(file, "_BATCH_ELEMENTS", 2)
-        assert re.search(message, refusal(path))
+        assert re.search(message, refusal(parquet(tmp_path, columns)))
+
+    def test_names_the_row_of_the_file_in_later_batches(self, tmp_path):
+        labels = [0] * 299 + [20_000]
+        path = parquet(tmp_path, {"logits": [[0.0] * 20_000] * 300, "label": labels})
+        assert "row 299, column 'label' is 20000" in refusal(path)
 
 
 def csv_file(folder: Path, text: str | bytes) -> Path:
@@ -225,7 +226,7 @@ class TestCsv:
         monkeypatch.setattr(csv, "_BLOCK_BYTES", 64)
         good = HEAD + "".join(f"{row},cat,{row},2\n" for row in range(50))
         path = csv_file(tmp_path, good)
-        batches = list(open_predictions(path).batches(ids=False))
+        batches = list(open_predictions(path).batches())
         assert len(batches) > 5
         assert np.concatenate([batch.ids for batch in batches]).tolist() == list(range(50))
         assert np.concatenate([batch.values[:, 0] for batch in batches]).tolist() == list(range(50))
@@ -282,7 +283,7 @@ NOT_NPZ = {
     "both kinds": ({"logits": ARRAY, "probabilities": ARRAY}, "needs one array"),
     "one axis": ({"logits": np.zeros(3)}, r"'logits' has shape \[3\]"),
     "no rows": ({"logits": np.zeros((0, 3))}, r"shape \[0, 3\]"),
-    "label K": ({"logits": ARRAY, "labels": [0, 1, 2]}, r"'labels' row 2 is 2, outside \[0, 2\); -1 stands"),
+    "label K": ({"logits": ARRAY, "labels": [0, 1, 2]}, r"labels row 2 is 2, outside \[0, 2\); -1 stands"),
     "labels not whole": ({"logits": ARRAY, "labels": [0.0, 1.0, 1.0]}, "'labels' must be integers"),
     "labels a column": ({"logits": ARRAY, "labels": [[0], [1], [1]]}, r"labels must be \[n\]"),
     "labels too few": ({"logits": ARRAY, "labels": [0, 1]}, r"labels must be \[n\] for 3 samples, got \[2\]"),
@@ -330,17 +331,17 @@ class TestNpz:
         assert (opened.kind, opened.members, opened.classes, opened.rows) == ("probabilities", 4, 2, 3)
         assert opened.header.class_names == ("cat", "dog")
         assert len(opened.notices) == 1
-        assert [batch.ids.tolist() for batch in opened.batches(ids=False)] == [[0, 1, 2]]
+        assert opened.has_ids
 
     @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
     def test_versions_of_the_format(self, version, tmp_path):
         path = npz(tmp_path, logits=npy_bytes(ARRAY, version=version), labels=[-1, 0, 1])
         assert read_predictions(path).values.tolist() == VALUES
 
-    def test_in_pieces(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(file, "_BATCH_ELEMENTS", 4)
-        batches = list(open_predictions(npz(tmp_path, logits=ARRAY)).batches())
-        assert [batch.ids.tolist() for batch in batches] == [[0, 1], [2]]
+    def test_in_batches(self, tmp_path):
+        opened = open_predictions(npz(tmp_path, logits=np.zeros((300, 20_000), np.float32)))
+        assert [len(batch) for batch in opened.batches()] == [256, 44]
+        assert not opened.has_ids
 
     @pytest.mark.filterwarnings("ignore:Stored array in format 3.0:UserWarning")
     @pytest.mark.parametrize("name", NOT_NPZ)

@@ -26,7 +26,6 @@ from counterpoise.predictions import (
     Predictions,
     PredictionWriter,
     concatenated,
-    file,
     open_predictions,
     parquet,
     read_predictions,
@@ -98,19 +97,21 @@ class TestRoundTrip:
         assert category.texts() == [text or None for text in texts]
         assert len(set(category.names)) == len(category.names)
 
-    def test_in_pieces(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(file, "_BATCH_ELEMENTS", 12)
-        table = a_table(11)
+    @pytest.mark.parametrize("has_ids", [True, False])
+    def test_in_batches(self, tmp_path, has_ids):
+        """Rows so wide that no more than 256 are read at a time."""
+        values = np.random.default_rng(0).standard_normal((300, 20_000)).astype(np.float32)
+        table = Predictions.of(logits=values, ids=np.arange(300) + 7 if has_ids else None)
         write_predictions(tmp_path / "p.parquet", table)
-        batches = list(open_predictions(tmp_path / "p.parquet").batches())
-        assert max(map(len, batches)) <= 4
+        if not has_ids:
+            stored = pq.read_table(tmp_path / "p.parquet").drop_columns(["id"]).replace_schema_metadata(None)
+            pq.write_table(stored, tmp_path / "p.parquet")
+            write_digest_anew(tmp_path / "p.parquet")
+        opened = open_predictions(tmp_path / "p.parquet")
+        batches = list(opened.batches())
+        assert max(map(len, batches)) <= 256
+        assert opened.has_ids == has_ids
         assert difference(concatenated(batches), table) is None
-
-    def test_without_ids_rows_are_numbered(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(file, "_BATCH_ELEMENTS", 12)
-        write_predictions(tmp_path / "p.parquet", a_table(11))
-        batches = open_predictions(tmp_path / "p.parquet").batches(ids=False)
-        assert np.concatenate([batch.ids for batch in batches]).tolist() == list(range(11))
 
     def test_half_precision_halves_the_file(self, tmp_path):
         table = a_table(5_000)
@@ -138,6 +139,8 @@ BAD_TABLES = {
     "one axis": ({"logits": [1.0, 2.0]}, r"must be \[n, K\]"),
     "labels of another length": ({"labels": [0]}, r"labels must be \[n\] for 2 samples, got \[1\]"),
     "labels a column": ({"labels": [[0], [1]]}, r"got \[2, 1\]"),
+    "label K": ({"labels": [0, 3]}, r"labels row 1 is 3, outside \[0, 3\)"),
+    "label -100": ({"labels": [0, -100]}, "-1 stands for"),
     "labels not whole": ({"labels": [0.0, 1.5]}, "labels must be integers, got float64"),
     "labels boolean": ({"labels": [True, False]}, "labels must be integers"),
     "labels beyond int64": ({"labels": np.array([0, 2**64 - 1], np.uint64)}, "labels row 1 is 18446744073709551615"),
@@ -216,8 +219,6 @@ NOT_WRITTEN = {
     "other columns": ([Predictions.of(logits=LOGITS), Predictions.of(logits=LOGITS, split="a")], "split"),
     "other ids": ([Predictions.of(logits=LOGITS), Predictions.of(logits=LOGITS, ids=["a", "b"])], "text_ids=True"),
     "other header": ([Predictions.of(logits=LOGITS), Predictions.of(logits=LOGITS, header=Header(seed=1))], "seed=1"),
-    "label K": ([Predictions.of(logits=LOGITS, labels=[0, 3])], r"labels row 1 is 3, outside \[0, 3\)"),
-    "label -100": ([Predictions.of(logits=LOGITS, labels=[0, -100])], "-1 stands for"),
     "no classes": ([Predictions.of(logits=np.zeros((2, 0)))], "0 classes"),
     "half a character": ([Predictions.of(logits=LOGITS, ids=["a", "\ud800"])], "surrogates"),
 }  # fmt: skip

@@ -177,7 +177,7 @@ def test_best_is_marked_only_beyond_chance(low, high, marks):
 def test_best_cells_are_those_of_the_comparison(three):
     table = numbers.summary(three)
     for key in (Key.ACCURACY, Key.NLL, Key.ECE, Key.MEAN_GAP):
-        (row,) = (row for row in table.rows if row[0].text == numbers.measure_title(key))
+        (row,) = (row for row in table.rows if row[0].text == numbers.metric_title(key))
         best = three.comparison.best(key, [model[key].value for model in three.models])
         assert [cell.best for cell in row[1:]] == [index == best for index in range(3)]
         assert row[1].text == numbers.value_and_interval(key, three.models[0][key])

@@ -9,15 +9,15 @@ import torch
 
 import counterpoise
 from counterpoise.calibrators import TemperatureScaling
+from counterpoise.metrics import ScoreOptions, ScoreState
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.keys import mixed, sample_keys
+from counterpoise.metrics.trial import MOST_SAMPLES, TrialSample
 from counterpoise.predictions import Header, PredictionFileError, Predictions, write_predictions
-from counterpoise.predictions import file as prediction_file
 from counterpoise.scoring import fit_temperature, score_files
-from counterpoise.scoring import model as scoring_model
 from counterpoise.scoring.parallel import ordered_map
-from counterpoise.scoring.recalibration import Reservoir, try_temperature
-from counterpoise.scoring.sampling import mixed
+from counterpoise.scoring.recalibration import try_temperature
 
 N, K = 1200, 4
 
@@ -29,14 +29,18 @@ def drawn(seed: int, *, n: int = N, sharpness: float = 1.5) -> tuple[torch.Tenso
     return sharpness * logits, labels
 
 
-@pytest.fixture
-def small_batches(monkeypatch):
-    monkeypatch.setattr(prediction_file, "_BATCH_ELEMENTS", 97 * K)
-
-
 def write(path, **columns):
     write_predictions(path, Predictions.of(**columns))
     return path
+
+
+def write_shards(folder, *, rows=97, **columns):
+    folder.mkdir()
+    for start in range(0, len(next(iter(columns.values()))), rows):
+        part = {name: values[start : start + rows] for name, values in columns.items()}
+        ids = np.arange(start, start + len(next(iter(part.values()))))
+        write(folder / f"part-{start // rows}.parquet", ids=ids, **part)
+    return folder
 
 
 def same_estimates(one, other, *, rel=1e-9):
@@ -46,17 +50,19 @@ def same_estimates(one, other, *, rel=1e-9):
             assert getattr(estimate, part) == pytest.approx(getattr(other[key], part), rel=rel, abs=1e-12, nan_ok=True)
 
 
-def test_a_file_scores_as_its_arrays_do(tmp_path, small_batches):
+@pytest.mark.parametrize("writing", [write, write_shards])
+def test_files_score_as_their_arrays_do(tmp_path, writing):
     logits, labels = drawn(0)
     foreign = torch.randn(300, K, generator=torch.Generator().manual_seed(1))
-    path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
-    other = write(tmp_path / "svhn.parquet", logits=foreign)
+    suffix = ".parquet" if writing is write else ""
+    path = writing(tmp_path / f"a{suffix}", logits=logits, labels=labels)
+    other = writing(tmp_path / f"svhn{suffix}", logits=foreign)
     evaluation = score_files([path], ood=[other])
     expected = counterpoise.evaluate(logits=logits, labels=labels, ood_logits=foreign)
     (scores,) = evaluation.models
     same_estimates(scores.estimates, expected.estimates)
     same_estimates(scores.misclassification.estimates, expected.misclassification.estimates)
-    same_estimates(scores.ood["svhn"].estimates, expected.ood["foreign"].estimates)
+    same_estimates(scores.ood["svhn"].estimates, expected.ood["ood"].estimates)
     assert scores.misclassification.curves == expected.misclassification.curves
     assert evaluation.comparison is None
     assert Evaluation.from_json(evaluation.to_json()) == evaluation
@@ -96,29 +102,27 @@ def test_members_are_averaged_as_probabilities(tmp_path):
         same_estimates(scores.estimates, expected.estimates, rel=1e-6)
 
 
-def test_large_files_go_through_the_histogram_within_their_bounds(tmp_path, monkeypatch, small_batches):
+@pytest.mark.parametrize("score", ["max_softmax", "energy"])
+def test_many_samples_go_through_the_histogram_within_their_bounds(score):
     logits, labels = drawn(3)
-    path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
-    foreign = write(tmp_path / "b.parquet", logits=drawn(4)[0])
-    exact = score_files([path], ood=[foreign]).models[0]
-    monkeypatch.setattr(scoring_model, "EXACT_SAMPLES", 500)
-    for score in ("max_softmax", "energy"):
-        monkeypatch.setattr(scoring_model, "EXACT_SAMPLES", 10_000)
-        exact = score_files([path], ood=[foreign], score=score).models[0]
-        monkeypatch.setattr(scoring_model, "EXACT_SAMPLES", 500)
-        streamed = score_files([path], ood=[foreign], score=score).models[0]
-        same_estimates(
-            {key: streamed.estimates[key] for key in (Key.ECE, Key.CLASSWISE_ECE, Key.NLL, Key.ACCURACY)},
-            {key: exact.estimates[key] for key in (Key.ECE, Key.CLASSWISE_ECE, Key.NLL, Key.ACCURACY)},
-        )
-        pairs = [(streamed.misclassification, exact.misclassification), (streamed.ood["b"], exact.ood["b"])]
-        for one, other in pairs:
-            assert (one.positives, one.negatives) == (other.positives, other.negatives)
-            for key, estimate in one.estimates.items():
-                assert estimate.error_bound is not None
-                assert abs(estimate.value - other.estimates[key].value) <= estimate.error_bound + 1e-12
-            thresholds = one.curves["threshold"]
-            assert thresholds == sorted(thresholds, reverse=True)
+    found = []
+    for exact_samples in (10_000, 500):
+        state = ScoreState(classes=K, options=ScoreOptions(score=score, exact_samples=exact_samples))
+        for rows in torch.arange(N).split(97):
+            state.update(logits=logits[rows], labels=labels[rows], ids=rows)
+            state.update(logits=drawn(4)[0][rows], ids=rows, ood="b")
+        found.append(state.compute())
+    exact, streamed = found
+    keys = (Key.ECE, Key.CLASSWISE_ECE, Key.NLL, Key.ACCURACY)
+    same_estimates({key: streamed[key] for key in keys}, {key: exact[key] for key in keys})
+    for one, other in ((streamed.misclassification, exact.misclassification), (streamed.ood["b"], exact.ood["b"])):
+        assert (one.positives, one.negatives) == (other.positives, other.negatives)
+        for key, estimate in one.estimates.items():
+            assert other.estimates[key].error_bound is None
+            assert estimate.error_bound is not None
+            assert abs(estimate.value - other.estimates[key].value) <= estimate.error_bound + 1e-12
+        thresholds = one.curves["threshold"]
+        assert thresholds == sorted(thresholds, reverse=True)
 
 
 def test_rows_count_for_what_they_are(tmp_path):
@@ -143,7 +147,7 @@ def test_rows_count_for_what_they_are(tmp_path):
         logits=logits[clean], labels=labels[clean], ood_logits=logits[torch.from_numpy(kinds == 2)]
     )
     same_estimates(scores.estimates, expected.estimates)
-    same_estimates(scores.ood["textures"].estimates, expected.ood["foreign"].estimates)
+    same_estimates(scores.ood["textures"].estimates, expected.ood["ood"].estimates)
     groups = {(group.domain, group.corruption, group.severity): group for group in scores.groups}
     assert set(groups) == {(d, *rest) for d in ("photo", "sketch") for rest in ((None, 0), ("fog", 2))}
     rows = (kinds == 1) & (np.arange(N) < N // 2)
@@ -251,11 +255,12 @@ def test_only_corrupted_rows_make_the_headline_themselves(tmp_path):
     assert score_files([path]).models[0]["ece"] == counterpoise.evaluate(logits=logits, labels=labels)["ece"]
 
 
-def test_errors_name_the_file_and_the_row_in_it(tmp_path, small_batches):
-    logits, labels = drawn(7)
-    logits[1000, 2] = math.nan
-    path = write(tmp_path / "bad.parquet", logits=logits, labels=labels)
-    with pytest.raises(PredictionFileError, match=r"bad\.parquet: logits row 1000, column 2 is nan"):
+def test_errors_name_the_file_and_the_row_in_it(tmp_path):
+    """Of rows so wide that they are read in several batches."""
+    logits = torch.zeros(300, 20_000)
+    logits[280, 2] = math.nan
+    path = write(tmp_path / "bad.parquet", logits=logits, labels=torch.zeros(300, dtype=torch.int64))
+    with pytest.raises(PredictionFileError, match=r"bad\.parquet: logits row 280, column 2 is nan"):
         score_files([path])
 
 
@@ -276,7 +281,7 @@ def test_foreign_files_must_be_of_the_same_kind(tmp_path):
     other = write(tmp_path / "b.parquet", probabilities=torch.softmax(logits, -1))
     with pytest.raises(PredictionFileError, match=r"b\.parquet: it holds probabilities for 4 classes"):
         score_files([path], ood=[other])
-    with pytest.raises(ValueError, match="2 models and 1 files of foreign samples"):
+    with pytest.raises(ValueError, match="2 models and 1 files of OOD samples"):
         score_files([path, path], ood=[other])
     with pytest.raises(ValueError, match="at least one"):
         score_files([])
@@ -294,23 +299,25 @@ def test_temperature_is_fitted_on_one_half_and_measured_on_the_other(tmp_path):
     assert score_files([few]).models[0].recalibration is None
 
 
-def test_the_reservoir_is_a_sample_that_batches_do_not_change(monkeypatch):
-    logits, labels = drawn(11)
-    monkeypatch.setattr("counterpoise.scoring.recalibration.MOST_SAMPLES", 300)
+def test_the_sample_that_a_temperature_is_tried_on_depends_on_ids_alone():
+    rows = MOST_SAMPLES + 20_000
+    logits, labels = (
+        torch.randn(rows, 2, generator=torch.Generator().manual_seed(11)),
+        torch.zeros(rows, dtype=torch.long),
+    )
     results = []
-    for step in (1200, 170, 7):
-        reservoir = Reservoir(K)
-        for start in range(0, N, step):
-            table = counterpoise.metrics.inputs.prediction_table(
-                logits=logits[start : start + step], labels=labels[start : start + step]
-            )
-            reservoir.add(table.checked_rows(), np.arange(start, min(N, start + step)))
-        assert len(reservoir) == 300
-        results.append(reservoir.samples())
-    for kept, of_labels in results[1:]:
-        assert torch.equal(kept, results[0][0])
-        assert torch.equal(of_labels, results[0][1])
-    assert try_temperature(Reservoir(K), bins=15, level=0.95) is None
+    for step in (rows, 50_000, 7_001):
+        sample, order = TrialSample(2), torch.randperm(rows, generator=torch.Generator().manual_seed(step))
+        for part in order.split(step):
+            batch = counterpoise.metrics.inputs.prediction_table(
+                logits=logits[part], labels=labels[part]
+            ).checked_rows()
+            sample.add(batch, sample_keys(part))
+        assert len(sample) == MOST_SAMPLES
+        results.append(sample.samples()[0])
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+    assert try_temperature(TrialSample(K), options=ScoreOptions()) is None
 
 
 def test_mixed_numbers_look_uniform():
@@ -344,10 +351,11 @@ def test_ordered_map_keeps_order_errors_and_the_end(threads):
     stream.close()
 
 
-def test_threads_do_not_change_a_bit(tmp_path, small_batches):
+def test_threads_do_not_change_a_bit(tmp_path):
     logits, labels = drawn(12)
-    path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
-    assert len({score_files([path], threads=threads).to_json() for threads in (1, 2, 5)}) == 1
+    path = write_shards(tmp_path / "a", logits=logits, labels=labels)
+    other = write_shards(tmp_path / "b", rows=100, logits=1.1 * logits, labels=labels)
+    assert len({score_files([path, other], threads=threads).to_json() for threads in (1, 2, 5)}) == 1
     with pytest.raises(ValueError, match="threads must be at least 1"):
         score_files([path], threads=0)
 
@@ -374,7 +382,7 @@ def test_scores_at_a_temperature_are_those_of_scaled_predictions(tmp_path, kind)
     expected = counterpoise.evaluate(logits=scaled, labels=labels, ood_logits=foreign_scaled)
     same_estimates(found.estimates, expected.estimates, rel=1e-4)
     same_estimates(found.misclassification.estimates, expected.misclassification.estimates, rel=1e-4)
-    same_estimates(found.ood["svhn"].estimates, expected.ood["foreign"].estimates, rel=1e-4)
+    same_estimates(found.ood["svhn"].estimates, expected.ood["ood"].estimates, rel=1e-4)
 
 
 def test_a_temperature_is_fitted_on_a_file_as_on_its_logits(tmp_path):

@@ -19,9 +19,10 @@ from counterpoise.metrics import (
     MisclassificationDetection,
     OodDetection,
     Performance,
+    ScoreOptions,
     TopLabelCalibration,
 )
-from counterpoise.metrics.ranking import RANKING_MEASURES, RANKING_RANGES, calibration_by_rank
+from counterpoise.metrics.ranking import RANKING_METRICS, RANKING_RANGES, calibration_by_rank
 from counterpoise.testing import check_metric
 
 MEASURES = [
@@ -123,7 +124,7 @@ def test_ranking_measures_lie_in_their_ranges(seed, samples, scale, cells):
     positive[0], positive[1] = True, False
     exact = rank_counts(scores, positive)
     coarse = rank_counts((scores * cells).floor(), positive)
-    for key, measure in RANKING_MEASURES.items():
+    for key, measure in RANKING_METRICS.items():
         low, high = RANKING_RANGES[key](coarse)
         assert low - 1e-12 <= measure(exact) <= high + 1e-12, key
         assert low - 1e-12 <= measure(coarse) <= high + 1e-12, key
@@ -139,9 +140,9 @@ def test_error_bounds_of_ranks_hold(seed, scale):
     streamed = stream.compute()
     confidence, prediction = probabilities.max(-1)
     hits = prediction == labels
-    exact = {key: float(measure(rank_counts(confidence, hits))) for key, measure in RANKING_MEASURES.items()}
+    exact = {key: float(measure(rank_counts(confidence, hits))) for key, measure in RANKING_METRICS.items()}
     cells = exact_cells(confidence, hits)
-    exact |= {key: e.value for key, e in calibration_by_rank(cells, bins=15, level=0.95, exact=True).items()}
+    exact |= {key: e.value for key, e in calibration_by_rank(cells, options=ScoreOptions(), exact=True).items()}
     for key, value in exact.items():
         assert abs(streamed[key].value - value) <= streamed[key].error_bound + 1e-12, key
     assert streamed[Key.AUROC].error_bound < 0.01

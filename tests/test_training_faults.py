@@ -222,7 +222,7 @@ def test_samples_without_a_label_are_refused_in_memory_and_in_a_stream(tmp_path)
         train(streamed, tmp_path / "run")
 
 
-def test_foreign_sets_given_by_path_are_predicted_and_scored(tmp_path):
+def test_ood_sets_given_by_path_are_predicted_and_scored(tmp_path):
     for split in ("train", "test"):
         _write_parquet(tmp_path / "set" / f"{split}.parquet", striped_images(60))
     _write_parquet(tmp_path / "others" / "test.parquet", striped_images(20, seed=3))

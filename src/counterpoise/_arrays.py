@@ -6,20 +6,50 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_BLOCK_BYTES = 1 << 24
+"""Values in memory at a time: enough to hide the cost of a call, few enough that some such blocks are little."""
+_ENOUGH_ROWS = 256
+_LARGEST_BLOCK_BYTES = 1 << 30
+
+
+def rows_at_a_time(row_bytes: int) -> int:
+    """Rows that are read or measured together, of `row_bytes` each.
+
+    The sums of every class are as large as a row of many classes: with fewer than some hundred rows at a time, adding
+    them up takes longer than counting.
+
+    >>> rows_at_a_time(40), rows_at_a_time(4_000_000)
+    (419430, 256)
+    """
+    return max(1, _BLOCK_BYTES // max(1, row_bytes), min(_ENOUGH_ROWS, _LARGEST_BLOCK_BYTES // max(1, row_bytes)))
+
 
 def as_tensor(values: Any, name: str) -> Tensor:
     """A dense tensor from a tensor, which is returned as it is, an array, or nested lists of numbers."""
     if isinstance(values, Tensor):
+        if values.is_nested:
+            raise ValueError(
+                f"{name} are a nested tensor; pass a dense one: torch.nested.to_padded_tensor, or stack rows"
+            )
         if values.layout != torch.strided:
             raise ValueError(f"{name} must be a dense tensor, got {values.layout}; call .to_dense()")
+        if values.is_meta:
+            raise ValueError(f"{name} are on the meta device, where tensors have no values; pass real ones")
+        if values.is_floating_point() and values.dtype.itemsize < 2:
+            raise ValueError(
+                f"{name} have dtype {dtype_name(values)}, which has no arithmetic; convert them with .float()"
+            )
         return values
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ValueError(
             f"{name} are a masked array with masked entries; fill them, or leave their rows out with valid="
         )
     try:
+        if isinstance(values, list | tuple) and any(isinstance(each, Tensor) for each in values):
+            # NumPy would ask each for its numbers, which a tensor with a gradient refuses.
+            return as_tensor(torch.stack([torch.as_tensor(each).detach() for each in values]), name)
         array = np.asarray(values)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{name} are not a rectangular array of numbers: {error}") from None
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must hold real numbers, got an array of dtype {array.dtype}")

@@ -6,7 +6,7 @@ NaN is null where a number must be; infinities are the strings "inf" and "-inf".
 import json
 import math
 import types
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -91,8 +91,8 @@ def _typed(kind: Any, value: Any, place: str) -> Any:
 def _dataclass(kind: Any, value: Any, place: str) -> Any:
     items = _instance(dict, value, place)
     names = {field.name for field in fields(kind)}
-    if set(items) != names:
-        wrong = sorted(names.symmetric_difference(items))
+    needed = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
+    if wrong := sorted(needed.difference(items) | set(items).difference(names)):
         raise ValueError(f"{place} is incomplete or malformed: {', '.join(wrong)} missing or not known")
     hints = _hints(kind)
     return kind(**{name: _typed(hints[name], item, f"{place}.{name}") for name, item in items.items()})

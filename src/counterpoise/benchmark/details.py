@@ -9,10 +9,10 @@ from counterpoise.benchmark.gathered import Choice, Column, Gathered, Row, Trial
 from counterpoise.benchmark.summary import summarise
 from counterpoise.benchmark.tables import BLOCKS, MISSING, Address, Entry, Linked, anchor
 from counterpoise.calibrators.protocol import FitState
-from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
-from counterpoise.report.numbers import measure_title, number
+from counterpoise.report.numbers import metric_title, number
 
 _VALIDATED = (Key.NLL, Key.ACCURACY, Key.ECE)
 
@@ -72,8 +72,8 @@ def choice_table(gathered: Gathered, address: Address) -> Linked | None:
         here = [choice for choice in gathered.choices if choice.setting.name == name]
         rows.append((Entry(here[0].setting.title),))
         rows += [_trial(choice, trial, rule, address) for choice in here for trial in choice.trials]
-    heads = ("", *(f"validation {measure_title(key)}" for key in _VALIDATED), "")
-    note = f"One run of each at the first seed; {measure_title(rule)} decides."
+    heads = ("", *(f"validation {metric_title(KEY_INFO[key])}" for key in _VALIDATED), "")
+    note = f"One run of each at the first seed; {metric_title(KEY_INFO[rule])} decides."
     return Linked("Candidates of the hyper-parameters", heads, tuple(rows), note)
 
 
@@ -84,7 +84,7 @@ def _trial(choice: Choice, trial: Trial, rule: Key, address: Address) -> tuple[E
         return label, *(Entry(MISSING) for _ in _VALIDATED), Entry(state)
     target = address(trial.cell) or ""
     values = (
-        Entry(number(key, trial.measures[key]), best=trial.is_chosen and key is rule, target=target)
+        Entry(number(KEY_INFO[key], trial.measures[key]), best=trial.is_chosen and key is rule, target=target)
         for key in _VALIDATED
     )
     return label, *values, Entry("chosen" if trial.is_chosen else "")
@@ -113,7 +113,7 @@ def _runs(row: Row, name: str, columns: Sequence[Column], address: Address) -> I
             yield Entry(label), Entry(MISSING), *(Entry(MISSING) for _ in values)
             continue
         numbers = (
-            Entry("undefined" if math.isnan(found[index]) else number(column.key, found[index]))
+            Entry("undefined" if math.isnan(found[index]) else number(KEY_INFO[column.key], found[index]))
             for (column, _), found in values.items()
         )
         first = Entry(label, target=address(run.cell) or "", anchor="" if index else name)

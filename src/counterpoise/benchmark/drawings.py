@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from counterpoise.benchmark import figures
 from counterpoise.benchmark.gathered import Gathered, Group, severity_title
 from counterpoise.benchmark.tables import Linked, plain_table
-from counterpoise.metrics.estimates import Key, percent
+from counterpoise.metrics.estimates import KEY_INFO, Key, percent
 from counterpoise.report.data import box_of, reliability_bins
 from counterpoise.report.data import severities as severities_of
 from counterpoise.report.numbers import number
@@ -109,7 +109,8 @@ def _boxes(group: Group) -> Linked:
         for level in levels:
             box = box_of([estimate.value for _, estimate in by_level[level]])
             low, lower, middle, upper, high = (
-                number(Key.ECE, value) for value in (box.lowest, box.lower, box.median, box.upper, box.highest)
+                number(KEY_INFO[Key.ECE], value)
+                for value in (box.lowest, box.lower, box.median, box.upper, box.highest)
             )
             cells.append(f"{low} | {lower} | {middle} | {upper} | {high}")
         rows.append((label, *cells))

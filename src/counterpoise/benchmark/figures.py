@@ -24,7 +24,7 @@ from counterpoise.functional.intervals import normal_quantile  # noqa: E402
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key  # noqa: E402
 from counterpoise.metrics.scores import BinTable, ClassTable, GroupScores, RankingScores, Scores, Source  # noqa: E402
 from counterpoise.report import figures as of_scores  # noqa: E402
-from counterpoise.report.numbers import measure_title  # noqa: E402
+from counterpoise.report.numbers import metric_title  # noqa: E402
 from counterpoise.report.style import LIGHT, Theme, line, marker, themed  # noqa: E402
 
 _PANEL_INCHES = 3.6
@@ -56,11 +56,11 @@ def scatter(group: Group, *, theme: Theme = LIGHT) -> Figure:
                 _whiskers(axes, [x.mean], [y.mean], colour, across=[x.deviation], upright=[y.deviation])
                 axes.plot([x.mean], [y.mean], marker(index), color=colour, markersize=7, gid=row.line.method)
                 points[axes].append((x.mean, y.mean, shown(row.label), colour))
-            axes.set(xlabel=measure_title(Key.ECE), title=title)
+            axes.set(xlabel=metric_title(KEY_INFO[Key.ECE]), title=title)
             axes.margins(0.12)
             axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
         panels[0].set_ylim(bottom=max(0.0, panels[0].get_ylim()[0]))
-        panels[0].set_ylabel(measure_title(Key.ACCURACY))
+        panels[0].set_ylabel(metric_title(KEY_INFO[Key.ACCURACY]))
         # Last, because limits and labels of axes decide where there is room.
         for axes, named in points.items():
             label_points(figure, axes, named, paper=theme.paper)
@@ -248,7 +248,7 @@ def _scores(
     first: CellRecord,
     *,
     level: float,
-    estimates: dict[Key, Estimate] | None = None,
+    estimates: dict[str, Estimate] | None = None,
     table: BinTable | None = None,
     groups: list[GroupScores] | None = None,
 ) -> Scores:

@@ -24,8 +24,8 @@ from counterpoise.benchmark.requests import Hyper, Line, Request, Setting
 from counterpoise.benchmark.store import Store
 from counterpoise.benchmark.studies import STUDIES, Study
 from counterpoise.benchmark.summary import mean
-from counterpoise.metrics.estimates import Estimate, Key
-from counterpoise.report.numbers import measure_title
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
+from counterpoise.report.numbers import metric_title
 
 Pick = Callable[[Outcome], Estimate | None]
 """Where an outcome holds a measure."""
@@ -232,7 +232,9 @@ def _groups(study: Study, rows: Sequence[Row]) -> Iterator[Group]:
             continue
         setting = members[0].setting
         for name, foreign, published in _foreign_sets(setting):
-            columns = tuple(Column(measure_title(key), key, _ood(name, key), published) for key in study.measures)
+            columns = tuple(
+                Column(metric_title(KEY_INFO[key]), key, _ood(name, key), published) for key in study.measures
+            )
             yield Group(title, tuple(members), columns, f"{name} ({foreign})")
 
 
@@ -252,7 +254,7 @@ def _columns(study: Study, rows: Sequence[Row]) -> Iterator[Column]:
         return
     for key in study.measures:
         pick = _misclassification(key) if study.layout == "detection" else _estimate(key)
-        yield Column(measure_title(key), key, pick, has_floor=key is Key.ECE)
+        yield Column(metric_title(KEY_INFO[key]), key, pick, has_floor=key is Key.ECE)
 
 
 def _estimate(key: Key) -> Pick:

@@ -19,7 +19,7 @@ from counterpoise.benchmark.cells import (
 from counterpoise.benchmark.cost import Work, combined, work_of
 from counterpoise.benchmark.requests import Request
 from counterpoise.benchmark.store import Store
-from counterpoise.metrics.table import MOST_COLUMNS
+from counterpoise.metrics.scores import MOST_COLUMNS
 from counterpoise.report.tables import as_text, table
 
 _HOUR = 3600.0

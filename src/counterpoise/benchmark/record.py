@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 from counterpoise._documents import from_document, to_document
-from counterpoise.metrics import Estimate, Key, Scores
+from counterpoise.metrics import Key, Scores
 from counterpoise.metrics.comparison import Evaluation
+from counterpoise.metrics.protocol import Estimates
 from counterpoise.metrics.scores import BinTable, GroupScores
 from counterpoise.recipes.config import Recipe
 from counterpoise.scoring import fit_temperature, score_files
@@ -15,8 +16,6 @@ SCHEMA, SCHEMA_VERSION = "counterpoise.cell", 2
 
 MEASURED_OF_GROUPS = (Key.ACCURACY, Key.NLL, Key.ECE)
 """Of every corruption and severity these alone, because there are many."""
-
-Estimates = dict[Key, Estimate]
 
 
 @dataclass(frozen=True)

@@ -140,9 +140,9 @@ def value_text(row: Row, column: Column, *, scaled: bool, captioned: bool) -> st
     found = summarise(row.values(column, scaled=scaled))
     if not found.count:
         return "undefined"
-    text = number(column.key, found.mean)
+    text = number(KEY_INFO[column.key], found.mean)
     if found.count > 1:
-        text = f"{text} ± {number(column.key, found.deviation)} {_interval_text(column.key, found.low, found.high)}"
+        text = f"{text} ± {number(KEY_INFO[column.key], found.deviation)} {_interval_text(column.key, found.low, found.high)}"
     else:
         only = next(each for each in row.estimates(column, scaled=scaled) if each and not math.isnan(each.value))
         if not math.isnan(only.low):
@@ -153,13 +153,13 @@ def value_text(row: Row, column: Column, *, scaled: bool, captioned: bool) -> st
 
 
 def _interval_text(key: Key, low: float, high: float, *, note: str = "") -> str:
-    return f"({number(key, low)} to {number(key, high)}{note})"
+    return f"({number(KEY_INFO[key], low)} to {number(KEY_INFO[key], high)}{note})"
 
 
 def floor_text(row: Row, column: Column, *, scaled: bool) -> str:
     """Mean over seeds of what a perfectly calibrated model would show."""
     found = [each.floor for each in row.estimates(column, scaled=scaled) if each is not None and each.floor is not None]
-    return number(column.key, mean(found)) if found else MISSING
+    return number(KEY_INFO[column.key], mean(found)) if found else MISSING
 
 
 def _published_texts(gathered: Gathered, group: Group, column: Column) -> list[str] | None:
@@ -170,7 +170,7 @@ def _published_texts(gathered: Gathered, group: Group, column: Column) -> list[s
     ]
     if not any(found):
         return None
-    return [MISSING if each is None else number(column.key, each.value) for each in found]
+    return [MISSING if each is None else number(KEY_INFO[column.key], each.value) for each in found]
 
 
 def _marks(group: Group, column: Column, *, scaled: bool) -> Marks:

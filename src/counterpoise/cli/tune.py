@@ -55,15 +55,16 @@ class Tune:
 
 def print_search(found: "Search", folder: Path, *, recipe: str, data_root: Path | None = None) -> None:
     """The trials, the best first, and the command that trains with the best values."""
-    from counterpoise.report.numbers import measure_title, number
+    from counterpoise.metrics.estimates import KEY_INFO
+    from counterpoise.report.numbers import metric_title, number
     from counterpoise.report.tables import as_text, table
     from counterpoise.training.measures import MEASURES
 
-    heads = [measure_title(key) for key in MEASURES.values()]
+    heads = [metric_title(KEY_INFO[key]) for key in MEASURES.values()]
     paths = [searched.path for searched in found.ranges]
     rows = []
     for trial in found.ranked:
-        measured = [number(key, trial.measures[name]) for name, key in MEASURES.items()]
+        measured = [number(KEY_INFO[key], trial.measures[name]) for name, key in MEASURES.items()]
         rows.append((str(trial.number), *(f"{trial.values[path]:g}" for path in paths), *measured))
     print(as_text(table("Trials", ("trial", *paths, *heads), rows)))
     for trial in found.trials:

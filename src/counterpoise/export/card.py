@@ -15,18 +15,17 @@ require("jinja2", extra="hub", purpose="a model card")
 
 from jinja2 import Environment, StrictUndefined  # noqa: E402
 
-from counterpoise.metrics.estimates import Key  # noqa: E402
-from counterpoise.metrics.scores import Scores  # noqa: E402
+from counterpoise.metrics.estimates import KEY_INFO, Key  # noqa: E402
+from counterpoise.metrics.scores import Scores, verdict  # noqa: E402
 from counterpoise.metrics.selective import DEFAULT_RISK  # noqa: E402
-from counterpoise.metrics.table import verdict  # noqa: E402
 from counterpoise.report.figures import reliability, save_figure  # noqa: E402
-from counterpoise.report.numbers import measure_title, number, value_and_interval  # noqa: E402
+from counterpoise.report.numbers import metric_title, number, value_and_interval  # noqa: E402
 from counterpoise.report.sentences import selective_sentence, worst_classes_sentence  # noqa: E402
 from counterpoise.report.tables import as_markdown, table  # noqa: E402
 
 FIGURE = "reliability.png"
 
-MEASURES = (
+METRICS = (
     Key.ACCURACY, Key.NLL, Key.BRIER, Key.MEAN_GAP, Key.ECE, Key.DEBIASED_ECE, Key.CLASSWISE_ECE, Key.AUROC, Key.AURC,
 )  # fmt: skip
 """What a card reports; a report page has all."""
@@ -113,7 +112,7 @@ def card_text(card: Card, config: ModelConfig, *, config_file: str, snippet: str
         scores=scores,
         verdict=verdict(scores) if scores else "",
         measured_on=_measured_on(scores) if scores else "",
-        measures=_measures(card, config) if scores else "",
+        metrics=_metrics(card, config) if scores else "",
         findings=_findings(scores) if scores else [],
         figure=FIGURE,
         config_file=config_file,
@@ -148,23 +147,24 @@ def _at(config: ModelConfig) -> str:
     return f"T = {config.temperature:.3f}"
 
 
-def _measures(card: Card, config: ModelConfig) -> str:
+def _metrics(card: Card, config: ModelConfig) -> str:
     columns = [("as trained", card.before), (_at(config), card.after)]
     having = [(name, scores) for name, scores in columns if scores is not None]
     rows = []
-    for key in MEASURES:
+    for key in METRICS:
         estimates = [scores[key] for _, scores in having]
-        rows.append((measure_title(key), *(value_and_interval(key, estimate) for estimate in estimates)))
+        info = KEY_INFO[key]
+        rows.append((metric_title(info), *(value_and_interval(info, estimate) for estimate in estimates)))
         if any(estimate.floor is not None for estimate in estimates):
-            floors = ("" if estimate.floor is None else number(key, estimate.floor) for estimate in estimates)
+            floors = ("" if estimate.floor is None else number(info, estimate.floor) for estimate in estimates)
             rows.append(("noise floor of it", *floors))
-    return as_markdown(table("", ("measure", *(name for name, _ in having)), rows))
+    return as_markdown(table("", ("metric", *(name for name, _ in having)), rows))
 
 
 def _findings(scores: Scores) -> list[str]:
     found = [selective_sentence(scores, risk=DEFAULT_RISK), worst_classes_sentence(scores)]
     for name, ranking in scores.ood.items():
-        auroc = value_and_interval(Key.AUROC, ranking.estimates[Key.AUROC])
+        auroc = value_and_interval(KEY_INFO[Key.AUROC], ranking.estimates[Key.AUROC])
         found.append(f"Samples of {public_name(name)} are told from its own by confidence with an AUROC of {auroc} %.")
     return [escaped(sentence) for sentence in found]
 

@@ -1,1 +1,1 @@
-"""Tensors in, tensors out: losses, transport, measures and their intervals. Needs torch and nothing else."""
+"""Tensors in, tensors out: losses, transport, metrics and their intervals. Needs torch and nothing else."""

@@ -1,4 +1,4 @@
-"""Any measure as a `torchmetrics.Metric`, for Lightning's `self.log` and for `MetricCollection`."""
+"""Any metric as a `torchmetrics.Metric`, for Lightning's `self.log` and for `MetricCollection`."""
 
 import re
 from typing import Any
@@ -6,21 +6,22 @@ from typing import Any
 from torch import Tensor, float64, tensor
 
 from counterpoise._extras import require
-from counterpoise.metrics import Estimate, Key, Measure
+from counterpoise.metrics import Metric
 from counterpoise.metrics.inputs import prediction_table
+from counterpoise.metrics.protocol import Estimates
 
 _torchmetrics = require("torchmetrics", extra="torchmetrics", purpose="the torchmetrics adapter")
 
 
-class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
-    """A streamed measure with torchmetrics' life cycle: its sums are states that are reduced by addition.
+class StreamedMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
+    """A metric with torchmetrics' life cycle: its sums are states that are reduced by addition.
 
     `compute` returns the values alone, as tensors, because that is what loggers take; `estimates` returns them with
     their intervals. Both are over all ranks, so every rank must call them. `process_group` and `sync_on_compute` are
     torchmetrics' own.
 
     >>> from counterpoise.metrics import TopLabelCalibration
-    >>> metric = MeasureMetric(TopLabelCalibration(bins=15))
+    >>> metric = StreamedMetric(TopLabelCalibration(bins=15))
     >>> metric.update(probabilities=tensor([[0.95, 0.05], [1.0, 0.0]]), labels=tensor([0, 1]))
     >>> metric.compute()["ece"]
     tensor(0.4750, dtype=torch.float64)
@@ -30,16 +31,14 @@ class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
     is_differentiable = False
     higher_is_better = None
 
-    def __init__(
-        self, measure: Measure[dict[Key, Estimate]], *, process_group: Any = None, sync_on_compute: bool = True
-    ) -> None:
+    def __init__(self, metric: Metric, *, process_group: Any = None, sync_on_compute: bool = True) -> None:
         super().__init__(process_group=process_group, sync_on_compute=sync_on_compute)
-        self.measure = measure
+        self.metric = metric
         # A MetricCollection shares the states of metrics that are named alike and equal after the first batch: errors
-        # and foreign images are, as long as there were none. So each has the measure, with its options, in its name.
-        own = re.sub(r"\W+", "_", repr(measure))
-        self._names = {name: f"{own}{name}" for name in measure.zeros()}
-        for name, zero in measure.zeros().items():
+        # and OOD images are, as long as there were none. So each has the metric, with its options, in its name.
+        own = re.sub(r"\W+", "_", repr(metric))
+        self._names = {name: f"{own}{name}" for name in metric.zeros()}
+        for name, zero in metric.zeros().items():
             self.add_state(self._names[name], default=zero, dist_reduce_fx="sum")
 
     def update(
@@ -55,12 +54,12 @@ class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
         table = prediction_table(
             logits=logits, probabilities=probabilities, labels=labels, valid=valid, in_distribution=in_distribution
         )
-        sums = self.measure.sums(table.checked_rows())
+        sums = self.metric.sums(table.checked_rows())
         for name, own in self._names.items():
             state = getattr(self, own)
             setattr(self, own, state + sums[name].to(state.device))
 
-    def estimates(self) -> dict[Key, Estimate]:
+    def estimates(self) -> Estimates:
         """All values with their intervals, over all ranks."""
         # What torchmetrics does around `compute`, and there alone.
         with self.sync_context(
@@ -72,6 +71,6 @@ class MeasureMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
         """All values as float64 scalars, by name."""
         return {str(key): tensor(estimate.value, dtype=float64) for key, estimate in self._estimates().items()}
 
-    def _estimates(self) -> dict[Key, Estimate]:
+    def _estimates(self) -> Estimates:
         """Of the states as they are, of one rank or of all."""
-        return self.measure.compute({name: getattr(self, own) for name, own in self._names.items()})
+        return self.metric.compute({name: getattr(self, own) for name, own in self._names.items()})

@@ -1,8 +1,11 @@
-"""Measures of predictions: in one call with `evaluate`, or in a stream of batches with `Stream`."""
+"""Metrics of predictions: in one call with `evaluate`, in a stream of batches, or as a state that merges."""
 
-from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
-from counterpoise.metrics.evaluate import evaluate
-from counterpoise.metrics.measures import (
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
+from counterpoise.metrics.in_memory import evaluate
+from counterpoise.metrics.options import ScoreOptions
+from counterpoise.metrics.protocol import Metric
+from counterpoise.metrics.scores import Scores
+from counterpoise.metrics.standard import (
     ClasswiseCalibration,
     ConfidenceRanking,
     MisclassificationDetection,
@@ -10,8 +13,8 @@ from counterpoise.metrics.measures import (
     Performance,
     TopLabelCalibration,
 )
-from counterpoise.metrics.scores import Scores
-from counterpoise.metrics.stream import Measure, Stream, unpadded
+from counterpoise.metrics.state import ScoreState
+from counterpoise.metrics.stream import Stream, unpadded
 
 __all__ = [
     "KEY_INFO",
@@ -19,10 +22,13 @@ __all__ = [
     "ConfidenceRanking",
     "Estimate",
     "Key",
-    "Measure",
+    "Metric",
+    "MetricInfo",
     "MisclassificationDetection",
     "OodDetection",
     "Performance",
+    "ScoreOptions",
+    "ScoreState",
     "Scores",
     "Stream",
     "TopLabelCalibration",

@@ -1,54 +1,60 @@
 """Models on the same samples, compared by paired differences.
 
-Samples are dealt at random into groups, the same for every model. Each group in turn is left out; how the difference of
-two models changes with it gives the standard error of the difference (the delete-a-group jackknife), for every measure
-alike and with whatever the two models have in common cancelled. Overlap of two intervals is not a test; this is.
+Samples are dealt at random into groups, by their ids and so alike for every model. Each group in turn is left out; how
+the difference of two models changes with it gives the standard error of the difference (the delete-a-group jackknife),
+for every metric alike and with whatever the two models have in common cancelled. What is a mean over samples is
+compared sample by sample. Overlap of two intervals is not a test; this is.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-import torch
 from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
-from counterpoise.functional.calibration import BinSums
-from counterpoise.functional.detection import DEFAULT_TPR, RankCounts, interpolated_fpr_at_tpr, merged_groups
-from counterpoise.functional.histogram import CELLS, unit_or_score_cells
-from counterpoise.functional.intervals import error_terms, normal_quantile
-from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
-from counterpoise.metrics.inputs import PredictionBatch
-from counterpoise.metrics.measures import ClasswiseCalibration, Performance, TopLabelCalibration
-from counterpoise.metrics.ranking import RANKING_MEASURES, SELECTIVE_MEASURES
+from counterpoise.functional.detection import DEFAULT_TPR, RankCounts, interpolated_fpr_at_tpr
+from counterpoise.functional.intervals import normal_quantile
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
+from counterpoise.metrics.options import JACKKNIFE_GROUPS
+from counterpoise.metrics.protocol import Contrast, Sums, contrasts_of
+from counterpoise.metrics.ranking import RANKING_METRICS, SELECTIVE_METRICS
 from counterpoise.metrics.scores import Scores
-from counterpoise.metrics.stream import Stream, Sums
+from counterpoise.metrics.state import Headline
 
 SCHEMA = "counterpoise.evaluation"
 SCHEMA_VERSION = 1
-GROUPS = 100
-_RANK_CELLS = 1024
-_WAITING_SAMPLES = 1 << 20
-"""So many samples are kept before they are counted."""
-_LARGEST_CLASSWISE = 1 << 21
-"""Classwise errors are compared up to this many groups x classes x bins: 1,398 classes in 15 bins, 84 MB a model."""
 
-_RANKING_MEASURES = RANKING_MEASURES | {
+_RANKING_METRICS: dict[Key, Callable[[RankCounts], Tensor]] = RANKING_METRICS | {
     Key.FPR_AT_TPR95: interpolated_fpr_at_tpr,
     Key.DETECTION_ERROR_AT_TPR95: lambda counts: 0.5 * (1 - DEFAULT_TPR + interpolated_fpr_at_tpr(counts)),
 }
 """As they are taken where a group is left out: a threshold that jumped from cell to cell would hide how it moves."""
 
 
+PAIRED = (Key.ACCURACY, Key.NLL, Key.BRIER)
+"""Metrics that are means over samples, so that two models can be compared sample by sample."""
+
+
+@dataclass(frozen=True)
+class PairedMoments:
+    """Of the differences d of n samples, second model minus first: sums of d, of d^2 and of d^3."""
+
+    count: int
+    total: float
+    squares: float
+    cubes: float
+
+
 @dataclass(frozen=True)
 class Difference:
-    """Of every measure, the second model's value minus the first's, with its interval; OOD measures by foreign set."""
+    """Of every metric, the second model's value minus the first's, with its interval; OOD metrics by OOD set."""
 
     first: int
     second: int
-    estimates: dict[Key, Estimate]
-    ood: dict[str, dict[Key, Estimate]]
+    estimates: dict[str, Estimate]
+    ood: dict[str, dict[str, Estimate]]
 
 
 @dataclass(frozen=True)
@@ -66,9 +72,11 @@ class Comparison:
     level: float
     differences: list[Difference]
 
-    def best(self, key: Key, values: list[float], *, ood: str | None = None) -> int | None:
+    def best(
+        self, key: str, values: list[float], *, higher_is_better: bool | None, ood: str | None = None
+    ) -> int | None:
         """The model whose value is best, if its difference to every other is beyond chance; else None."""
-        better = KEY_INFO[key].higher_is_better
+        better = higher_is_better
         if better is None or any(math.isnan(value) for value in values):
             return None
         leader = max(range(len(values)), key=lambda index: values[index] if better else -values[index])
@@ -91,6 +99,10 @@ class Evaluation:
     comparison: Comparison | None = None
     notices: list[str] = field(default_factory=list)
 
+    def info_of(self, key: str) -> MetricInfo:
+        """Title, unit and better direction of a metric that some model has."""
+        return next(model.info_of(key) for model in self.models if key in KEY_INFO or key in model.info)
+
     def to_json(self) -> str:
         """Strict JSON, as `Scores.to_json`."""
         return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
@@ -101,186 +113,100 @@ class Evaluation:
         return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
 
 
-class GroupedSums:
-    """Sums of one model's predictions in each of `GROUPS` groups of samples."""
+@dataclass(frozen=True)
+class _LeftOut:
+    """A metric with each jackknife group left out, `[G]`, and of all samples."""
 
-    def __init__(self, *, classes: int, bins: int, score: str) -> None:
-        self.score = score
-        self._classwise_fits = GROUPS * classes * bins <= _LARGEST_CLASSWISE
-        self._streams: list[dict[str, Stream[object]]] = []
-        for _ in range(GROUPS):
-            streams: dict[str, Stream[object]] = {
-                "performance": Stream(Performance()),
-                "top_label": Stream(TopLabelCalibration(bins=bins)),
-            }
-            if self._classwise_fits:
-                streams["classwise"] = Stream(ClasswiseCalibration(num_classes=classes, bins=bins))
-            self._streams.append(streams)
-        self._right, self._wrong = _CellCounts(), _CellCounts()
-        self._foreign: dict[str, _CellCounts] = {}
+    values: Tensor
+    whole: Contrast | None
 
-    def update(self, batch: PredictionBatch, group: Tensor) -> None:
-        """Add labelled samples with the group `[n]` of each."""
-        order = torch.argsort(group, stable=True)
-        sizes = torch.bincount(group, minlength=GROUPS).tolist()
-        for streams, rows in zip(self._streams, torch.split(order, sizes), strict=True):
-            part = batch.take(rows)
-            if len(rows):
-                for stream in streams.values():
-                    stream.update_checked(part)
-        cells, hits = self._cells(batch), batch.top()[1].cpu()
-        self._right.add(cells[hits], group[hits])
-        self._wrong.add(cells[~hits], group[~hits])
+    def minus(self, other: "_LeftOut", estimates: tuple[Estimate, Estimate], *, level: float) -> Estimate:
+        """The difference of two models, with its interval.
 
-    def update_foreign(self, name: str, batch: PredictionBatch, group: Tensor) -> None:
-        """Add foreign samples with the group `[n]` of each."""
-        self._foreign.setdefault(name, _CellCounts()).add(self._cells(batch), group)
-
-    @property
-    def foreign_sets(self) -> set[str]:
-        """Names of the sets of foreign samples."""
-        return set(self._foreign)
-
-    def left_out(self) -> dict[Key, Tensor]:
-        """Every measure with each group left out, `[GROUPS]`."""
-        performance = self._without_each("performance")
-        values = {
-            Key.ACCURACY: performance["correct"] / performance["count"],
-            Key.NLL: performance["nll"] / performance["count"],
-            Key.BRIER: performance["brier"] / performance["count"],
-        }
-        top_label = BinSums(**self._without_each("top_label"))
-        values[Key.MEAN_GAP] = -top_label.gap.sum(-1)
-        values[Key.ECE] = error_terms(top_label).estimate
-        if self._classwise_fits:
-            values[Key.CLASSWISE_ECE] = error_terms(BinSums(**self._without_each("classwise"))).estimate.mean(-1)
-        counts = _without_each(_by_rank([self._right], [self._wrong]))
-        return values | {key: measure(counts) for key, measure in _RANKING_MEASURES.items()}
-
-    def left_out_foreign(self, name: str) -> dict[Key, Tensor]:
-        """Every OOD measure with each group left out, `[GROUPS]`."""
-        counts = _without_each(_by_rank([self._right, self._wrong], [self._foreign[name]]))
-        return {key: measure(counts) for key, measure in _RANKING_MEASURES.items() if key not in SELECTIVE_MEASURES}
-
-    def errors(self) -> dict[Key, tuple[float, float]]:
-        """Of all samples, the debiased calibration errors before any cut at 0, and how far they may lie too low."""
-        top_label = error_terms(BinSums(**self._total("top_label")))
-        found = {Key.ECE: (float(top_label.estimate), float(top_label.bias))}
-        if self._classwise_fits:
-            classwise = error_terms(BinSums(**self._total("classwise")))
-            found[Key.CLASSWISE_ECE] = float(classwise.estimate.mean()), float(classwise.bias.mean())
-        return found
-
-    def _cells(self, batch: PredictionBatch) -> Tensor:
-        return unit_or_score_cells(self.score, batch.score(self.score).cpu())
-
-    def _stacked(self, name: str) -> Sums:
-        parts = [streams[name].sums for streams in self._streams]
-        return {key: torch.stack([part[key].cpu() for part in parts]) for key in parts[0]}
-
-    def _total(self, name: str) -> Sums:
-        return {key: value.sum(0) for key, value in self._stacked(name).items()}
-
-    def _without_each(self, name: str) -> Sums:
-        return {key: value.sum(0, keepdim=True) - value for key, value in self._stacked(name).items()}
-
-
-class _CellCounts:
-    """Samples of each group in each cell of the fine histogram, as far as there are any: scores occupy few cells."""
-
-    def __init__(self) -> None:
-        self._places, self._counts = (torch.zeros(0, dtype=torch.int64) for _ in range(2))
-        self._waiting: list[Tensor] = []
-        self._waiting_samples = 0
-
-    def add(self, cells: Tensor, group: Tensor) -> None:
-        self._waiting.append(group * CELLS + cells)
-        self._waiting_samples += len(cells)
-        if self._waiting_samples > _WAITING_SAMPLES:
-            self._count()
-
-    def occupied(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Group, cell and number of samples, `[n]` each."""
-        self._count()
-        return self._places // CELLS, self._places % CELLS, self._counts
-
-    def _count(self) -> None:
-        new, counts = torch.unique(torch.cat(self._waiting or [self._places[:0]]), return_counts=True)
-        self._places, index = torch.unique(torch.cat([self._places, new]), return_inverse=True)
-        self._counts = torch.zeros_like(self._places).index_add_(0, index, torch.cat([self._counts, counts]))
-        self._waiting, self._waiting_samples = [], 0
-
-
-def _by_rank(positive: list[_CellCounts], negative: list[_CellCounts]) -> RankCounts:
-    """Counts `[GROUPS, _RANK_CELLS]`, highest score first: cells of all samples, merged until so many are left."""
-    sides = [[part.occupied() for part in parts] for parts in (positive, negative)]
-    totals = torch.zeros(2, CELLS, dtype=torch.int64)
-    for total, parts in zip(totals, sides, strict=True):
-        for _, cell, count in parts:
-            total.index_add_(0, cell, count)
-    rank = merged_groups(RankCounts(*totals.flip(-1)), _RANK_CELLS).flip(0)
-    counts = torch.zeros(2, GROUPS * _RANK_CELLS, dtype=torch.int64)
-    for side, parts in zip(counts, sides, strict=True):
-        for group, cell, count in parts:
-            side.index_add_(0, group * _RANK_CELLS + rank[cell], count)
-    return RankCounts(*counts.view(2, GROUPS, _RANK_CELLS))
+        Calibration errors are biased: the interval is around their debiased values, widened by what may be left.
+        """
+        value = estimates[0].value - estimates[1].value
+        half = jackknife_quantile(level) * jackknife_error(self.values.double() - other.values.double())
+        if self.whole is None or other.whole is None:
+            return Estimate(value, value - half, value + half)
+        centre = float(self.whole.value - other.whole.value)
+        return Estimate(value, centre - float(other.whole.bias) - half, centre + float(self.whole.bias) + half)
 
 
 def compare(
-    models: list[Scores], grouped: list[GroupedSums], *, level: float, without: Collection[str] = ()
+    models: Sequence[Scores],
+    headlines: Sequence[Headline],
+    *,
+    level: float,
+    moments: Mapping[tuple[int, int], Mapping[str, PairedMoments]] | None = None,
+    without: Collection[str] = (),
 ) -> Comparison:
-    """All paired differences of models whose samples were dealt into the same groups.
+    """All paired differences of models whose samples are the same.
 
     Args:
         models: their scores.
-        grouped: their sums in each group.
+        headlines: what these were computed from, by jackknife group.
         level: nominal coverage of one comparison.
-        without: sets of foreign samples that are not the same for all models.
+        moments: of the differences of single samples, for each pair of models, by metric.
+        without: OOD sets that are not the same for all models.
     """
-    pairs = list(combinations(range(len(models)), 2))
     adjusted = 1 - (1 - level) / max(1, len(models) - 1)
-    left_out, errors = [sums.left_out() for sums in grouped], [sums.errors() for sums in grouped]
-    shared = set.intersection(*(sums.foreign_sets for sums in grouped)).difference(without)
-    foreign = [{name: sums.left_out_foreign(name) for name in sorted(shared)} for sums in grouped]
+    left_out = [_left_out(each) for each in headlines]
+    shared = sorted(set.intersection(*(set(each.ranks.ood_samples) for each in headlines)).difference(without))
+    ood = [{name: _left_out_ood(each, name) for name in shared} for each in headlines]
     differences = []
-    for first, second in pairs:
+    for first, second in combinations(range(len(models)), 2):
+        one, other = models[first], models[second]
         estimates = {
-            key: _difference(
-                models[first][key], models[second][key], left_out[first][key], left_out[second][key], adjusted
-            )
-            for key in left_out[first]
-            if key in left_out[second]
+            key: found.minus(left_out[first][key], (other[key], one[key]), level=adjusted)
+            for key, found in left_out[second].items()
+            if key in left_out[first]
         }
-        for key in errors[first].keys() & errors[second].keys():
-            estimates[key] = _error_difference(estimates[key], errors[first][key], errors[second][key])
-        ood = {
+        for key, found_moments in (moments or {}).get((first, second), {}).items():
+            estimates[key] = _paired_difference(key, estimates[key], found_moments, level=adjusted)
+        by_set = {
             name: {
-                key: _difference(
-                    models[first].ood[name].estimates[key],
-                    models[second].ood[name].estimates[key],
-                    foreign[first][name][key],
-                    foreign[second][name][key],
-                    adjusted,
+                key: found.minus(
+                    ood[first][name][key],
+                    (other.ood[name].estimates[key], one.ood[name].estimates[key]),
+                    level=adjusted,
                 )
-                for key in foreign[first][name]
+                for key, found in ood[second][name].items()
             }
-            for name in sorted(shared)
+            for name in shared
         }
-        differences.append(Difference(first, second, estimates, ood))
+        differences.append(Difference(first, second, estimates, by_set))
     return Comparison(samples=models[0].samples, level=adjusted, differences=differences)
 
 
-def _difference(first: Estimate, second: Estimate, without: Tensor, second_without: Tensor, level: float) -> Estimate:
-    value = second.value - first.value
-    half = jackknife_quantile(level) * jackknife_error(second_without.double() - without.double())
-    return Estimate(value, value - half, value + half)
+def _paired_difference(key: str, plain: Estimate, moments: PairedMoments, *, level: float) -> Estimate:
+    return plain
 
 
-def _error_difference(plain: Estimate, first: tuple[float, float], second: tuple[float, float]) -> Estimate:
-    """Difference of calibration errors: around the debiased values, widened by what bias may be left in either."""
-    (value, bound), (second_value, second_bound) = first, second
-    half, difference = (plain.high - plain.low) / 2, second_value - value
-    return Estimate(plain.value, difference - bound - half, difference + second_bound + half)
+def _left_out(headline: Headline) -> dict[str, _LeftOut]:
+    """Every metric that models are compared by."""
+    found: dict[str, _LeftOut] = {}
+    for metric, sums in headline.grouped():
+        total = {name: value.sum(0, keepdim=True) for name, value in sums.items()}
+        whole = contrasts_of(metric, total)
+        for key, contrast in contrasts_of(metric, _without_each(sums)).items():
+            found[key] = _LeftOut(contrast.value, Contrast(whole[key].value.squeeze(0), whole[key].bias.squeeze(0)))
+    counts = RankCounts(*_without_each_side(headline.ranks.misclassification_by_group(JACKKNIFE_GROUPS)))
+    return found | {str(key): _LeftOut(metric(counts), None) for key, metric in _RANKING_METRICS.items()}
+
+
+def _left_out_ood(headline: Headline, name: str) -> dict[str, _LeftOut]:
+    counts = RankCounts(*_without_each_side(headline.ranks.detection_by_group(name, JACKKNIFE_GROUPS)))
+    metrics = {key: metric for key, metric in _RANKING_METRICS.items() if key not in SELECTIVE_METRICS}
+    return {str(key): _LeftOut(metric(counts), None) for key, metric in metrics.items()}
+
+
+def _without_each(sums: Sums) -> Sums:
+    return {name: value.sum(0, keepdim=True) - value for name, value in sums.items()}
+
+
+def _without_each_side(counts: RankCounts) -> list[Tensor]:
+    return [side.sum(0, keepdim=True) - side for side in counts]
 
 
 def jackknife_error(left_out: Tensor) -> float:
@@ -290,14 +216,10 @@ def jackknife_error(left_out: Tensor) -> float:
 
 
 def jackknife_quantile(level: float) -> float:
-    """Central quantile of Student's t with `GROUPS - 1` degrees of freedom, by its expansion around the normal one.
+    """Central quantile of Student's t with one degree of freedom less than groups, by its expansion around the normal.
 
     >>> round(jackknife_quantile(0.95), 3)
     1.984
     """
-    z, degrees = normal_quantile(level), GROUPS - 1
+    z, degrees = normal_quantile(level), JACKKNIFE_GROUPS - 1
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-
-
-def _without_each(counts: RankCounts) -> RankCounts:
-    return RankCounts(*(side.sum(0, keepdim=True) - side for side in counts))

@@ -1,4 +1,4 @@
-"""Names of all measures, in one place, and the type of a measured value."""
+"""Names of the package's own metrics, in one place, and the type of an estimate."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from counterpoise.functional.intervals import Interval
 
 
 class Key(StrEnum):
-    """The key of a measure wherever it is stored, printed or looked up."""
+    """The key of one of the package's own metrics wherever it is kept, printed or looked up."""
 
     ACCURACY = "accuracy"
     NLL = "nll"
@@ -33,50 +33,63 @@ class Key(StrEnum):
 
 
 @dataclass(frozen=True)
-class KeyInfo:
-    """How a measure is shown: the value is multiplied by `scale` and followed by `unit`."""
+class MetricInfo:
+    """How a metric is shown, and which direction is better.
+
+    Attributes:
+        title: its name in tables and figures.
+        scale: that values are multiplied by where they are shown.
+        unit: that follows them there.
+        higher_is_better: None where neither direction is.
+    """
 
     title: str
     scale: float
     unit: str
     higher_is_better: bool | None
 
+    def __post_init__(self) -> None:
+        if not self.title.strip():
+            raise ValueError("a metric needs a title")
+        if not 0 < self.scale < math.inf:
+            raise ValueError(f"scale must be positive, got {self.scale}")
 
-KEY_INFO: dict[Key, KeyInfo] = {
-    Key.ACCURACY: KeyInfo("Accuracy", 100, "%", True),
-    Key.NLL: KeyInfo("NLL", 1, "nats", False),
-    Key.BRIER: KeyInfo("Brier score", 1, "", False),
-    Key.BRIER_CALIBRATION: KeyInfo("  calibration part", 1, "", False),
-    Key.BRIER_REFINEMENT: KeyInfo("  refinement part", 1, "", False),
-    Key.MEAN_GAP: KeyInfo("Mean confidence - accuracy", 100, "points", None),
-    Key.ECE: KeyInfo("ECE", 100, "%", False),
-    Key.DEBIASED_ECE: KeyInfo("ECE, debiased (sign cross-fit)", 100, "%", False),
-    Key.EQUAL_MASS_ECE: KeyInfo("ECE, equal-mass bins", 100, "%", False),
-    Key.SMOOTH_ECE: KeyInfo("ECE, smooth", 100, "%", False),
-    Key.MCE: KeyInfo("Maximum calibration error", 100, "%", False),
-    Key.CLASSWISE_ECE: KeyInfo("Classwise ECE", 1000, "e-3", False),
-    Key.AUROC: KeyInfo("AUROC", 100, "%", True),
-    Key.AUPR_POSITIVE: KeyInfo("AUPR, positives", 100, "%", True),
-    Key.AUPR_NEGATIVE: KeyInfo("AUPR, negatives", 100, "%", True),
-    Key.FPR_AT_TPR95: KeyInfo("FPR at 95% TPR", 100, "%", False),
-    Key.MINIMUM_DETECTION_ERROR: KeyInfo("Detection error, minimum", 100, "%", False),
-    Key.DETECTION_ERROR_AT_TPR95: KeyInfo("Detection error at 95% TPR", 100, "%", False),
-    Key.AURC: KeyInfo("AURC", 1000, "e-3", False),
-    Key.EXCESS_AURC: KeyInfo("Excess AURC", 1000, "e-3", False),
+
+KEY_INFO: dict[str, MetricInfo] = {
+    Key.ACCURACY: MetricInfo("Accuracy", 100, "%", True),
+    Key.NLL: MetricInfo("NLL", 1, "nats", False),
+    Key.BRIER: MetricInfo("Brier score", 1, "", False),
+    Key.BRIER_CALIBRATION: MetricInfo("  calibration part", 1, "", False),
+    Key.BRIER_REFINEMENT: MetricInfo("  refinement part", 1, "", False),
+    Key.MEAN_GAP: MetricInfo("Mean confidence - accuracy", 100, "points", None),
+    Key.ECE: MetricInfo("ECE", 100, "%", False),
+    Key.DEBIASED_ECE: MetricInfo("ECE, debiased (sign cross-fit)", 100, "%", False),
+    Key.EQUAL_MASS_ECE: MetricInfo("ECE, equal-mass bins", 100, "%", False),
+    Key.SMOOTH_ECE: MetricInfo("ECE, smooth", 100, "%", False),
+    Key.MCE: MetricInfo("Maximum calibration error", 100, "%", False),
+    Key.CLASSWISE_ECE: MetricInfo("Classwise ECE", 1000, "e-3", False),
+    Key.AUROC: MetricInfo("AUROC", 100, "%", True),
+    Key.AUPR_POSITIVE: MetricInfo("AUPR, positives", 100, "%", True),
+    Key.AUPR_NEGATIVE: MetricInfo("AUPR, negatives", 100, "%", True),
+    Key.FPR_AT_TPR95: MetricInfo("FPR at 95% TPR", 100, "%", False),
+    Key.MINIMUM_DETECTION_ERROR: MetricInfo("Detection error, minimum", 100, "%", False),
+    Key.DETECTION_ERROR_AT_TPR95: MetricInfo("Detection error at 95% TPR", 100, "%", False),
+    Key.AURC: MetricInfo("AURC", 1000, "e-3", False),
+    Key.EXCESS_AURC: MetricInfo("Excess AURC", 1000, "e-3", False),
 }
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measured value and how far it can be trusted.
+    """The value of a metric and how far it can be trusted.
 
     Attributes:
-        value: the measure on these samples; NaN where it is not defined (no errors to detect, for example).
+        value: of the metric on these samples; NaN where it is not defined (no errors to detect, for example).
         low: lower limit of the interval of the population value.
         high: upper limit. For plug-in calibration errors the value itself may lie above it: it is biased, the interval
             is not.
         floor: what a perfectly calibrated model with these confidences would show on average, where that is not 0.
-        error_bound: largest possible difference to the exact value, where the measure was streamed through a histogram.
+        error_bound: largest possible difference to the exact value, where the metric was streamed through a histogram.
     """
 
     value: float

@@ -1,16 +1,17 @@
 """Predictions and labels from tensors, arrays or lists, checked value by value.
 
-Losses trust their input; measures do not. Every refusal is a `ValueError` that names the first bad row and column.
+Losses trust their input; metrics do not. Every refusal is a `ValueError` that names the first bad row and column.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from counterpoise._arrays import as_tensor, class_indices, dtype_name
+from counterpoise._arrays import as_tensor, class_indices, dtype_name, rows_at_a_time
 from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES, confidence_score
 from counterpoise.functional.reduction import upcast
 
@@ -40,6 +41,9 @@ class PredictionBatch:
     log_label: Tensor | None
     in_distribution: Tensor | None
 
+    def __len__(self) -> int:
+        return len(self.probabilities)
+
     def take(self, rows: Tensor) -> "PredictionBatch":
         """The samples of those row numbers, or where that mask is True."""
         columns = (self.probabilities, self.labels, self.logits, self.log_label, self.in_distribution)
@@ -47,7 +51,7 @@ class PredictionBatch:
 
     @cached_property
     def _largest(self) -> tuple[Tensor, Tensor]:
-        """The largest probability of each row and its class: several measures of one batch need them.
+        """The largest probability of each row and its class: several metrics of one batch need them.
 
         Rounding can make it larger than 1, which would rank a sample above those that are as sure.
         """
@@ -67,10 +71,14 @@ class PredictionBatch:
             return confidence_score(name, probabilities=self.probabilities)
         return confidence_score(name, logits=self.logits)
 
+    def as_logits(self) -> Tensor:
+        """The logits, or log-probabilities where only probabilities are known."""
+        return self.probabilities.log() if self.logits is None else self.logits
+
     def required_labels(self) -> Tensor:
-        """The labels, where a measure cannot do without."""
+        """The labels, where a metric cannot do without."""
         if self.labels is None:
-            raise ValueError("this measure needs labels; pass labels=")
+            raise ValueError("this metric needs labels; pass labels=")
         return self.labels
 
 
@@ -110,6 +118,16 @@ class PredictionTable:
         convert = _from_logits if self.are_logits else _from_probabilities
         return convert(values, labels, inside, rows)
 
+    def with_values(self, values: Tensor) -> "PredictionTable":
+        """The same samples with other predictions."""
+        return replace(self, values=values)
+
+    def batches(self) -> Iterator[PredictionBatch]:
+        """All rows that count, checked; so few at a time that memory beside the predictions does not grow with them."""
+        step = rows_at_a_time(self.values.shape[-1] * self.values.element_size())
+        for start in range(0, len(self.values), step):
+            yield self.checked_rows(start, start + step)
+
 
 def prediction_table(
     *,
@@ -127,7 +145,7 @@ def prediction_table(
         probabilities: at least 0, each row summing to 1.
         labels: integers in [0, K).
         valid: boolean; rows where it is False are left out, unchecked.
-        in_distribution: boolean; False for foreign samples.
+        in_distribution: boolean; False for OOD samples.
         first_row: number of the first row wherever errors name rows.
     """
     if (logits is None) == (probabilities is None):
@@ -143,7 +161,7 @@ def prediction_table(
     if values.numel() == 0:
         raise ValueError(f"{name} are empty: shape {list(values.shape)}")
     if values.device.type == "mps":
-        values = values.cpu()  # it has no float64, which the sums of measures need
+        values = values.cpu()  # it has no float64, which the sums of metrics need
     leading, device = values.shape[:-1], values.device
     return PredictionTable(
         values=values.reshape(-1, values.shape[-1]),

@@ -21,8 +21,10 @@ from counterpoise.functional.intervals import (
 )
 from counterpoise.functional.smooth import cosine_moments, smooth_calibration_error, smooth_noise_floor
 from counterpoise.metrics.estimates import UNDEFINED, Estimate, Key
+from counterpoise.metrics.options import ScoreOptions
+from counterpoise.metrics.protocol import Estimates
 
-RANKING_MEASURES: dict[Key, Callable[[RankCounts], Tensor]] = {
+RANKING_METRICS: dict[Key, Callable[[RankCounts], Tensor]] = {
     Key.AUROC: detection.auroc,
     Key.AUPR_POSITIVE: detection.average_precision,
     Key.AUPR_NEGATIVE: detection.average_precision_of_negatives,
@@ -33,39 +35,41 @@ RANKING_MEASURES: dict[Key, Callable[[RankCounts], Tensor]] = {
     Key.EXCESS_AURC: detection.excess_aurc,
 }
 RANKING_RANGES: dict[Key, Callable[[RankCounts], detection.Range]] = {
-    key: partial(detection.range_within_groups, measure) for key, measure in RANKING_MEASURES.items()
+    key: partial(detection.range_within_groups, metric) for key, metric in RANKING_METRICS.items()
 } | {
     Key.AUPR_POSITIVE: detection.average_precision_range,
     Key.AUPR_NEGATIVE: detection.average_precision_of_negatives_range,
     Key.DETECTION_ERROR_AT_TPR95: detection.detection_error_at_tpr_range,
 }
-"""Between what each measure lies if the order inside a group of scores is not known."""
+"""Between what each metric lies if the order inside a group of scores is not known."""
 
-SELECTIVE_MEASURES = (Key.AURC, Key.EXCESS_AURC)
-"""Measures of selective prediction: they have a meaning where negative means wrong, not where it means foreign."""
+SELECTIVE_METRICS = (Key.AURC, Key.EXCESS_AURC)
+"""Metrics of selective prediction: they have a meaning where negative means wrong, not where it means OOD."""
+
+CALIBRATION_BY_RANK = (Key.EQUAL_MASS_ECE, Key.SMOOTH_ECE)
 
 
-def ranking_estimates(counts: RankCounts, *, stratified: bool, level: float, exact: bool) -> dict[Key, Estimate]:
-    """All ranking measures with intervals; NaN where there are no positives or no negatives.
+def ranking_estimates(counts: RankCounts, *, stratified: bool, level: float, exact: bool) -> Estimates:
+    """All ranking metrics with intervals; NaN where there are no positives or no negatives.
 
     Args:
         counts: positives and negatives by descending score.
-        stratified: in-distribution against foreign samples, or right against wrong ones of one sample.
+        stratified: in-distribution against OOD samples, or right against wrong ones of one sample.
         level: nominal coverage.
-        exact: groups are distinct scores, not cells of a histogram; otherwise each measure states its error bound.
+        exact: groups are distinct scores, not cells of a histogram; otherwise each metric states its error bound.
     """
-    measures = {key: m for key, m in RANKING_MEASURES.items() if not (stratified and key in SELECTIVE_MEASURES)}
+    metrics = {key: m for key, m in RANKING_METRICS.items() if not (stratified and key in SELECTIVE_METRICS)}
     if int(counts.positive.sum()) == 0 or int(counts.negative.sum()) == 0:
-        return {key: Estimate.of(math.nan, UNDEFINED) for key in measures}
+        return {key: Estimate.of(math.nan, UNDEFINED) for key in metrics}
     occupied = (counts.positive + counts.negative) > 0
     counts = RankCounts(counts.positive[occupied].cpu(), counts.negative[occupied].cpu())
-    resampled: dict[str, Callable[[RankCounts], Tensor]] = {key: m for key, m in measures.items() if key != Key.AUROC}
+    resampled: dict[str, Callable[[RankCounts], Tensor]] = {key: m for key, m in metrics.items() if key != Key.AUROC}
     minima = [Key.MINIMUM_DETECTION_ERROR]
     intervals = bootstrap_intervals(counts, resampled, stratified=stratified, minima=minima, level=level)
     intervals[Key.AUROC] = delong_interval(counts, level=level)
-    estimates = {}
-    for key, measure in measures.items():
-        value = float(measure(counts))
+    estimates: Estimates = {}
+    for key, metric in metrics.items():
+        value = float(metric(counts))
         bound = None if exact else max(abs(float(limit) - value) for limit in RANKING_RANGES[key](counts))
         estimates[key] = Estimate.of(value, intervals[key], error_bound=bound)
     return estimates
@@ -76,16 +80,16 @@ def rank_counts_of_cells(cells: BinSums) -> RankCounts:
     return RankCounts(cells.hits.flip(0), (cells.count - cells.hits).flip(0))
 
 
-def calibration_by_rank(cells: BinSums, *, bins: int, level: float, exact: bool) -> dict[Key, Estimate]:
+def calibration_by_rank(cells: BinSums, *, options: ScoreOptions, exact: bool) -> Estimates:
     """Equal-mass and smooth ECE from cells of ascending confidence."""
-    sums, bound = coarsen_to_equal_mass(cells, bins=bins)
+    sums, bound = coarsen_to_equal_mass(cells, bins=options.bins)
     equal_mass = Estimate.of(
         float(expected_calibration_error(sums)),
-        calibration_error_interval(sums, level=level),
+        calibration_error_interval(sums, level=options.level),
         floor=float(noise_floor(sums)),
         error_bound=None if exact else float(bound),
     )
-    return {Key.EQUAL_MASS_ECE: equal_mass, Key.SMOOTH_ECE: _smooth_estimate(cells, level=level, exact=exact)}
+    return {Key.EQUAL_MASS_ECE: equal_mass, Key.SMOOTH_ECE: _smooth_estimate(cells, level=options.level, exact=exact)}
 
 
 def _smooth_estimate(cells: BinSums, *, level: float, exact: bool) -> Estimate:

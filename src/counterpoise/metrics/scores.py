@@ -1,17 +1,28 @@
-"""`Scores`: one small JSON with every estimate, bin sum and curve that a table or a figure needs."""
+"""`Scores`: one small JSON with every estimate, bin sum and curve that a table or a figure needs.
 
+Printed as text of at most 100 columns, and as HTML in notebooks.
+"""
+
+import html
+import math
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import write_text
-from counterpoise.metrics.estimates import Estimate, Key
-from counterpoise.metrics.table import as_html, as_text
+from counterpoise._text import shown
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo, percent
 
 SCHEMA = "counterpoise.scores"
 SCHEMA_VERSION = 1
 CURVE_POINTS = 512
 """Curves are thinned to at most this many points, ends included: evenly by samples, or by those of either side."""
+
+MOST_COLUMNS = 100
+
+Row = tuple[str, str, str, str]
+"""Metric, value, interval, noise floor."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ class RankingScores:
         score: name of the confidence score.
         positives: samples that should score high.
         negatives: samples that should score low.
-        estimates: the ranking measures.
+        estimates: the ranking metrics.
         curves: by falling `threshold`, what accepting everything from there on gives: `true_positive_rate` and
             `false_positive_rate`; `coverage` and `risk` where negative means wrong.
     """
@@ -53,19 +64,23 @@ class RankingScores:
     score: str
     positives: int
     negatives: int
-    estimates: dict[Key, Estimate]
+    estimates: dict[str, Estimate]
     curves: dict[str, list[float]]
 
 
 @dataclass(frozen=True)
 class GroupScores:
-    """Some of the measures for the samples of one domain, corruption and severity; None where not stated."""
+    """Some of the metrics for the samples of one domain, corruption and severity; None where not stated.
+
+    Other columns that describe the group are in `columns`.
+    """
 
     domain: str | None
     corruption: str | None
     severity: int | None
     samples: int
-    estimates: dict[Key, Estimate]
+    estimates: dict[str, Estimate]
+    columns: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ class Recalibration:
         state: whether the minimum was found or lies at a bound.
         fitted_on: number of samples.
         measured_on: number of other samples.
-        before: calibration measures without it, on the latter.
+        before: calibration metrics without it, on the latter.
         after: the same with it.
         bins_before: bins of the predicted class without it.
         bins_after: the same with it.
@@ -87,8 +102,8 @@ class Recalibration:
     state: str
     fitted_on: int
     measured_on: int
-    before: dict[Key, Estimate]
-    after: dict[Key, Estimate]
+    before: dict[str, Estimate]
+    after: dict[str, Estimate]
     bins_before: BinTable
     bins_after: BinTable
 
@@ -125,18 +140,19 @@ class Scores:
         top_label: bins of the predicted class.
         by_class: calibration of each class.
         misclassification: telling right from wrong predictions.
-        ood: telling in-distribution from foreign samples, for each set of foreign ones.
+        ood: telling in-distribution from OOD samples, for each set of these.
         groups: the samples of each domain, corruption and severity, where these are known.
         recalibration: what temperature scaling would change, where it was tried.
         class_names: one for each class, where they are known.
         source: where the predictions came from.
+        info: title, unit and better direction of each metric that is not the package's own.
     """
 
     samples: int
     classes: int
     bins: int
     level: float
-    estimates: dict[Key, Estimate]
+    estimates: dict[str, Estimate]
     top_label: BinTable
     by_class: ClassTable
     misclassification: RankingScores
@@ -145,13 +161,18 @@ class Scores:
     recalibration: Recalibration | None = None
     class_names: list[str] | None = None
     source: Source = field(default_factory=Source)
+    info: dict[str, MetricInfo] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Estimate:
         """The estimate of that name, of performance, calibration or misclassification detection."""
         everything = self.estimates | self.misclassification.estimates
         if key not in everything:
-            raise KeyError(f"no measure {key!r}; there are {', '.join(everything)}")
-        return everything[Key(key)]
+            raise KeyError(f"no metric {key!r}; there are {', '.join(everything)}")
+        return everything[key]
+
+    def info_of(self, key: str) -> MetricInfo:
+        """Title, unit and better direction of a metric."""
+        return KEY_INFO.get(key) or self.info[key]
 
     def __str__(self) -> str:
         return as_text(self)
@@ -176,3 +197,84 @@ class Scores:
     def load(cls, path: str | Path) -> "Scores":
         """Read the JSON."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+def as_text(scores: Scores) -> str:
+    """A table with a line for each metric."""
+    width = max(len(row[0]) for _, rows in _sections(scores) for row in rows)
+    lines = [textwrap.fill(verdict(scores), MOST_COLUMNS), f"({_size(scores)})", ""]
+    lines.append(f"{'':{width}}  {'value':>14}  {f'{percent(scores.level)} interval':>20}  {'noise floor':>11}")
+    for title, rows in _sections(scores):
+        lines.append(title)
+        for name, value, interval, floor in rows:
+            lines.append(f"{name:{width}}  {value:>14}  {interval:>20}  {floor:>11}".rstrip())
+    return "\n".join(lines)
+
+
+def as_html(scores: Scores) -> str:
+    """The same table as HTML, every text escaped."""
+
+    def cells(tag: str, texts: tuple[str, ...]) -> str:
+        return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)
+
+    body = ""
+    for title, rows in _sections(scores):
+        body += f'<tr><th colspan="4" style="text-align:left">{html.escape(title)}</th></tr>'
+        body += "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    head = cells("th", ("", "value", f"{percent(scores.level)} interval", "noise floor"))
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<p>{html.escape(verdict(scores))} ({_size(scores)})</p>{table}"
+
+
+def verdict(scores: Scores) -> str:
+    """One sentence on whether confidence and accuracy agree."""
+    gap, accuracy = scores[Key.MEAN_GAP], scores[Key.ACCURACY].value
+    says = f"Says {accuracy + gap.value:.1%} on average, is right {accuracy:.1%} of the time"
+    low, high = sorted((100 * abs(gap.low), 100 * abs(gap.high)))
+    interval = f"({percent(scores.level)} interval {low:.1f} to {high:.1f})"
+    if gap.low > 0:
+        return f"{says}: overconfident by {100 * gap.value:.1f} points {interval}."
+    if gap.high < 0:
+        return f"{says}: underconfident by {-100 * gap.value:.1f} points {interval}."
+    interval = f"({percent(scores.level)} interval {100 * gap.low:.1f} to {100 * gap.high:.1f} points)"
+    return f"{says}: no difference beyond chance {interval}."
+
+
+def _size(scores: Scores) -> str:
+    return f"{scores.samples:,} samples, {scores.classes:,} classes, {scores.bins} bins"
+
+
+def _sections(scores: Scores) -> list[tuple[str, list[Row]]]:
+    sections = [("Performance and calibration", _rows(scores, scores.estimates))]
+    sections.append(_ranking_section(scores, "Right from wrong", scores.misclassification))
+    for name, ranking in scores.ood.items():
+        title = f"In-distribution from {shown(name, most=40)}"
+        sections.append(_ranking_section(scores, title, ranking))
+    return sections
+
+
+def _ranking_section(scores: Scores, title: str, ranking: RankingScores) -> tuple[str, list[Row]]:
+    size = f"({ranking.positives:,} : {ranking.negatives:,})"
+    return f"{title}, by {ranking.score} {size}", _rows(scores, ranking.estimates)
+
+
+def _rows(scores: Scores, estimates: dict[str, Estimate]) -> list[Row]:
+    return [_row(scores.info_of(key), estimate) for key, estimate in estimates.items()]
+
+
+def _row(info: MetricInfo, estimate: Estimate) -> Row:
+    digits = 2 if info.scale > 1 else 4
+    name = f"  {info.title}"
+    if math.isnan(estimate.value):
+        return name, "undefined", "", ""
+
+    def shown(value: float) -> str:
+        return f"{info.scale * value:.{digits}f}"
+
+    interval = "" if math.isnan(estimate.low) else f"{shown(estimate.low)} to {shown(estimate.high)}"
+    return (
+        name,
+        f"{shown(estimate.value)} {info.unit:6}",
+        interval,
+        "" if estimate.floor is None else shown(estimate.floor),
+    )

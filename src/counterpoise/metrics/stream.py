@@ -1,12 +1,11 @@
-"""Streaming: one small stateful shell around measures that are plain data and pure functions.
+"""`Stream`: one small stateful shell around one metric.
 
-A measure says which sums it needs, how a batch adds to them, and what they mean; counts are int64 and sums float64.
-Because states only ever add up, batches, workers and ranks may come in any grouping.
+Because sums only ever add up, batches, workers and ranks may come in any grouping.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,28 +14,13 @@ from torch import Tensor
 
 from counterpoise._files import read_safetensors, replacing
 from counterpoise.metrics.inputs import PredictionBatch, prediction_table
+from counterpoise.metrics.protocol import Estimates, Metric, Sums
 
-Sums = dict[str, Tensor]
 STATE_VERSION = 1
 
-Result_co = TypeVar("Result_co", covariant=True)
 
-
-class Measure(Protocol[Result_co]):
-    """What can be streamed: a frozen dataclass whose fields are its configuration."""
-
-    def zeros(self) -> Sums:
-        """The sums of no samples."""
-
-    def sums(self, batch: PredictionBatch) -> Sums:
-        """The sums of one batch."""
-
-    def compute(self, sums: Sums) -> Result_co:
-        """The result from the sums of everything; `ValueError` where there were no samples."""
-
-
-class Stream(Generic[Result_co]):
-    """Feeds batches to a measure; `sums` holds what has been seen.
+class Stream:
+    """Feeds batches to a metric; `sums` holds what has been seen.
 
     >>> from counterpoise.metrics import Performance
     >>> stream = Stream(Performance())
@@ -45,9 +29,11 @@ class Stream(Generic[Result_co]):
     0.5
     """
 
-    def __init__(self, measure: Measure[Result_co]) -> None:
-        self.measure = measure
-        self.sums = measure.zeros()
+    def __init__(self, metric: Metric) -> None:
+        if not all(callable(getattr(metric, name, None)) for name in ("zeros", "sums", "compute")):
+            raise TypeError(f"a Stream takes a metric, such as Performance(), got {metric!r:.80}")
+        self.metric = metric
+        self.sums = metric.zeros()
 
     def update(
         self,
@@ -70,24 +56,26 @@ class Stream(Generic[Result_co]):
 
     def update_checked(self, batch: PredictionBatch) -> None:
         """Add a batch that has been checked."""
-        self.add_sums(self.measure.sums(batch))
+        self.add_sums(self.metric.sums(batch))
 
-    def compute(self) -> Result_co:
+    def compute(self) -> Estimates:
         """The result of all samples so far."""
-        return self.measure.compute(self.sums)
+        return self.metric.compute(self.sums)
 
-    def merge(self, other: "Stream[Any]") -> None:
-        """Add what another stream of the same measure has seen."""
-        self._require_same_measure(repr(other.measure))
+    def merge(self, other: "Stream") -> None:
+        """Add what another stream of the same metric has seen."""
+        if not isinstance(other, Stream):
+            raise TypeError(f"a Stream merges with another Stream, got {type(other).__name__}")
+        self._require_same_metric(repr(other.metric))
         self.add_sums(other.sums)
 
     def reset(self) -> None:
         """Forget all samples."""
-        self.sums = self.measure.zeros()
+        self.sums = self.metric.zeros()
 
-    def sync(self, group: dist.ProcessGroup | None = None) -> "Stream[Result_co]":
+    def sync(self, group: dist.ProcessGroup | None = None) -> "Stream":
         """A stream of what all ranks of the group (by default all) have seen. This one keeps its own part."""
-        synced = Stream(self.measure)
+        synced = Stream(self.metric)
         # A rank that has seen nothing has its zeros on the host, where NCCL does not look.
         on_gpu = dist.get_backend(group) == dist.Backend.NCCL
         device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
@@ -98,17 +86,19 @@ class Stream(Generic[Result_co]):
         return synced
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that has been seen, as tensors, with the measure that it belongs to."""
-        return {"version": STATE_VERSION, "measure": repr(self.measure), "sums": dict(self.sums)}
+        """Everything that has been seen, as tensors, with the metric that it belongs to."""
+        return {"version": STATE_VERSION, "metric": repr(self.metric), "sums": dict(self.sums)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace what has been seen by a state of the same measure."""
+        """Replace what has been seen by a state of the same metric."""
         if state.get("version") != STATE_VERSION:
             raise ValueError(f"state has version {state.get('version')!r}, this release reads {STATE_VERSION}")
-        self._require_same_measure(state.get("measure", "an unnamed measure"))
-        zeros, loaded = self.measure.zeros(), state.get("sums", {})
+        self._require_same_metric(
+            state.get("metric") or state.get("measure", "an unnamed metric")
+        )  # as it was once called
+        zeros, loaded = self.metric.zeros(), state.get("sums", {})
         if set(loaded) != set(zeros):
-            raise ValueError(f"state has the sums {sorted(loaded)}, {self.measure!r} needs {sorted(zeros)}")
+            raise ValueError(f"state has the sums {sorted(loaded)}, {self.metric!r} needs {sorted(zeros)}")
         for name, zero in zeros.items():
             if loaded[name].shape != zero.shape or loaded[name].dtype != zero.dtype:
                 raise ValueError(
@@ -120,30 +110,30 @@ class Stream(Generic[Result_co]):
     def save(self, path: str | Path) -> None:
         """Write the sums as safetensors, atomically: a worker's part, to be merged elsewhere."""
         tensors = {name: value.cpu().contiguous() for name, value in self.sums.items()}
-        data = to_safetensors(tensors, metadata={"version": str(STATE_VERSION), "measure": repr(self.measure)})
+        data = to_safetensors(tensors, metadata={"version": str(STATE_VERSION), "metric": repr(self.metric)})
         with replacing(path) as temporary:
             temporary.write_bytes(data)
 
     def load(self, path: str | Path) -> None:
-        """Replace what has been seen by the sums in a file that `save` wrote for the same measure."""
+        """Replace what has been seen by the sums in a file that `save` wrote for the same metric."""
         metadata, sums = read_safetensors(path)
         version = metadata.get("version", "")
         self.load_state_dict(
             {
                 "version": int(version) if version.isdecimal() else version,
-                "measure": metadata.get("measure", ""),
+                "metric": metadata.get("metric") or metadata.get("measure", ""),
                 "sums": sums,
             }
         )
 
     def add_sums(self, sums: Sums) -> None:
-        """Add what `measure.sums` gave for a batch, computed wherever."""
+        """Add what `metric.sums` gave for a batch, computed wherever."""
         # The state follows the predictions to their device.
         self.sums = {name: value.to(sums[name].device) + sums[name] for name, value in self.sums.items()}
 
-    def _require_same_measure(self, other: str) -> None:
-        if other != repr(self.measure):
-            raise ValueError(f"cannot combine {self.measure!r} with {other}: their settings differ")
+    def _require_same_metric(self, other: str) -> None:
+        if other != repr(self.metric):
+            raise ValueError(f"cannot combine {self.metric!r} with {other}: their settings differ")
 
 
 def unpadded(*, dataset_size: int, rank: int, world_size: int, first: int, length: int) -> Tensor:

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from counterpoise.predictions.digest import verified
-from counterpoise.predictions.file import PredictionFile, notices_of, refusing
 from counterpoise.predictions.layout import Layout, find_layout, predictions_of
+from counterpoise.predictions.prediction_file import PredictionFile, notices_of, refusing
 from counterpoise.predictions.table import CATEGORIES, Header, PredictionFileError, Predictions
 
 _BLOCK_BYTES = 1 << 23
@@ -38,8 +38,8 @@ def open_csv(path: Path) -> PredictionFile:
         has_numbers = _is_integer(cells.get("id", ""))
     header, classes = Header(class_names=layout.class_names), len(layout.columns)
 
-    def read(ids: bool) -> Iterator[Predictions]:  # noqa: FBT001
-        wanted = [name for name in names if name in types and (ids or name != "id")]
+    def read() -> Iterator[Predictions]:
+        wanted = [name for name in names if name in types]
         numbered = has_numbers and "id" in wanted
         row = 0
         with refusing(path, what="CSV file"), source.reopened() as handle:
@@ -58,6 +58,7 @@ def open_csv(path: Path) -> PredictionFile:
         members=None,
         rows=None,
         header=header,
+        has_ids="id" in names,
         digest=source.digest,
         notices=notices_of(source, layout.ignored),
         read=read,

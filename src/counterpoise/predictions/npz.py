@@ -3,7 +3,6 @@
 import math
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from counterpoise._arrays import rows_at_a_time
 from counterpoise.predictions.digest import verified
-from counterpoise.predictions.file import PredictionFile, batch_rows, notices_of, refusing
 from counterpoise.predictions.limits import check_expansion
+from counterpoise.predictions.prediction_file import PredictionFile, notices_of, refusing
 from counterpoise.predictions.table import (
     CATEGORIES,
     KINDS,
@@ -39,13 +39,12 @@ def open_npz(path: Path) -> PredictionFile:
     An archive of NumPy cannot be read in parts: this takes the memory of its arrays.
     """
     with refusing(path, what="NumPy archive"), verified(path) as (source, file):
-        table, ignored = _read_table(file, size=source.size)
+        table, ignored, has_ids = _read_table(file, size=source.size)
 
-    def read(ids: bool) -> Iterator[Predictions]:  # noqa: FBT001
-        rows = table if ids else replace(table, ids=np.arange(len(table), dtype=np.int64))
-        step = batch_rows(table.values[0].size)
+    def read() -> Iterator[Predictions]:
+        step = rows_at_a_time(table.values[0].nbytes)
         for start in range(0, len(table), step):
-            yield rows.rows(start, start + step)
+            yield table.rows(start, start + step)
 
     return PredictionFile(
         path=path,
@@ -54,13 +53,14 @@ def open_npz(path: Path) -> PredictionFile:
         members=table.members,
         rows=len(table),
         header=table.header,
+        has_ids=has_ids,
         digest=source.digest,
         notices=notices_of(source, ignored),
         read=read,
     )
 
 
-def _read_table(file: BufferedReader, *, size: int) -> tuple[Predictions, list[str]]:
+def _read_table(file: BufferedReader, *, size: int) -> tuple[Predictions, list[str], bool]:
     with zipfile.ZipFile(file) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         if len(entries) < len(archive.infolist()):
@@ -79,14 +79,14 @@ def _read_table(file: BufferedReader, *, size: int) -> tuple[Predictions, list[s
     table = Predictions(
         kind=kinds[0],
         values=values,
-        labels=_labels(arrays.get("labels"), rows, values.shape[-1]),
+        labels=as_integers(arrays["labels"], "array 'labels'") if "labels" in arrays else _unlabelled(rows),
         ids=as_ids(arrays["ids"]) if "ids" in arrays else np.arange(rows, dtype=np.int64),
         **{name: Category.of(_texts(arrays, name), rows) for name in CATEGORIES if name in arrays},
         severity=as_integers(arrays["severity"], "severity") if "severity" in arrays else None,
         in_distribution=arrays.get("in_distribution"),
         header=Header(class_names=tuple(_texts(arrays, "class_names")) if "class_names" in arrays else None),
     )
-    return table, [name for name in entries if name not in names]
+    return table, [name for name in entries if name not in names], "ids" in arrays
 
 
 def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, *, archive_size: int) -> Array:
@@ -116,17 +116,8 @@ def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, *, 
     return native(np.frombuffer(data, dtype=dtype)).reshape(shape, order="F" if fortran else "C")
 
 
-def _labels(array: Array | None, rows: int, classes: int) -> NDArray[np.int64]:
-    if array is None:
-        return np.full(rows, MISSING_LABEL, np.int64)
-    labels = as_integers(array, "array 'labels'")
-    if len(wrong := np.flatnonzero((labels < MISSING_LABEL) | (labels >= classes))):
-        row = int(wrong[0])
-        raise PredictionFileError(
-            f"array 'labels' row {row} is {labels.reshape(-1)[row]}, outside [0, {classes}); "
-            f"{MISSING_LABEL} stands for a sample without a class"
-        )
-    return labels
+def _unlabelled(rows: int) -> NDArray[np.int64]:
+    return np.full(rows, MISSING_LABEL, np.int64)
 
 
 def _texts(arrays: dict[str, Array], name: str) -> Any:

@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from counterpoise._arrays import rows_at_a_time
 from counterpoise._files import digest_of, replacing
 from counterpoise.predictions.digest import Source, digest_path, verified, write_digest
-from counterpoise.predictions.file import PredictionFile, batch_rows, notices_of, refusing
 from counterpoise.predictions.footer import Footer, read_footer
 from counterpoise.predictions.layout import DESCRIPTIVE, Layout, find_layout, predictions_of
 from counterpoise.predictions.limits import check_expansion
+from counterpoise.predictions.prediction_file import PredictionFile, notices_of, refusing
 from counterpoise.predictions.schema import METADATA_KEY, SCHEMA, Shape, header_json, parse_header
 from counterpoise.predictions.table import (
     CATEGORIES,
@@ -28,6 +29,7 @@ from counterpoise.predictions.table import (
 )
 
 _ROW_GROUP_ROWS = 1 << 17
+_ROW_GROUP_VALUES = 1 << 21
 _READ_BUFFERS = 1 << 22
 _SMALLEST_READ_BUFFER = 1 << 14
 _FOOTER_STRINGS = 1 << 24
@@ -69,7 +71,6 @@ class PredictionWriter:
         if self._temporary is None:
             raise ValueError(f"{self.path}: append inside the writer's with block")
         shape = Shape.of(predictions)
-        _check_labels(predictions)
         if self._sink is None:
             self._sink = pq.ParquetWriter(
                 self._temporary,
@@ -88,7 +89,7 @@ class PredictionWriter:
         if self._rows + len(predictions) > most:
             raise ValueError(
                 f"{self.path}: a file holds at most {most:,} rows of {shape.width:,} values; "
-                "write several files, or stream the measures"
+                "write several files, or stream the metrics"
             )
         step = _row_group_rows(shape.width)
         for start in range(0, len(predictions), step):
@@ -132,7 +133,7 @@ def most_rows(width: int) -> int:
 
 
 def _row_group_rows(width: int) -> int:
-    return min(_ROW_GROUP_ROWS, batch_rows(width))
+    return min(_ROW_GROUP_ROWS, max(1, _ROW_GROUP_VALUES // width))
 
 
 def write_predictions(path: str | Path, predictions: Predictions) -> None:
@@ -162,12 +163,11 @@ def open_parquet(path: Path) -> PredictionFile:
     with refusing(path, what="Parquet file"), verified(path) as (source, opened):
         contents = _contents(source, read_footer(opened, source.size))
 
-    def read(ids: bool) -> Iterator[Predictions]:  # noqa: FBT001
-        wanted = [name for name in contents.columns if ids or name != "id"]
+    def read() -> Iterator[Predictions]:
         row = 0
         with refusing(path, what="Parquet file"), source.reopened() as handle:
             file = _parquet_file(handle, buffer=contents.buffer, dictionaries=contents.dictionaries)
-            for batch in file.iter_batches(contents.batch, columns=wanted, use_threads=False):
+            for batch in file.iter_batches(contents.batch, columns=[*contents.columns], use_threads=False):
                 if batch.num_rows == 0:
                     continue
                 yield predictions_of(
@@ -189,6 +189,7 @@ def open_parquet(path: Path) -> PredictionFile:
         members=contents.members,
         rows=contents.rows,
         header=contents.header,
+        has_ids="id" in contents.columns,
         digest=source.digest,
         notices=notices_of(source, contents.layout.ignored, has_header=contents.has_header),
         read=read,
@@ -224,7 +225,7 @@ def _contents(source: Source, footer: Footer) -> _Contents:
         members=members,
         rows=footer.rows,
         # The first row of a foreign file may be its shortest.
-        batch=batch_rows(max(width, values // footer.rows)),
+        batch=rows_at_a_time(_value_bytes(schema, layout) * max(width, values // footer.rows)),
         columns=names,
         dictionaries=tuple(name for name in names if name in DESCRIPTIVE and (name,) in texts),
         # Each column has a buffer of its own.
@@ -259,6 +260,13 @@ def _check_sizes(footer: Footer, source: Source, *, layout: Layout, list_size: i
     return values
 
 
+def _value_bytes(schema: pa.Schema, layout: Layout) -> int:
+    """Of one prediction in memory."""
+    kind = schema.field(layout.columns[0]).type
+    kind = kind if layout.columns != (layout.kind,) else kind.value_type
+    return int(kind.bit_width) // 8 if pa.types.is_floating(kind) else 8
+
+
 def _list_size(schema: pa.Schema, layout: Layout) -> int | None:
     """Values a row where the type of the column says so."""
     kind = schema.field(layout.columns[0]).type
@@ -286,17 +294,6 @@ def _compression(shape: Shape) -> dict[str, str]:
     """Values hardly compress: on network outputs zstd saves a tenth of the bytes and doubles the time to read them."""
     plain = f"{shape.kind}.list.element"
     return dict.fromkeys((name for name in shape.schema().names if name != shape.kind), "zstd") | {plain: "none"}
-
-
-def _check_labels(predictions: Predictions) -> None:
-    labels, classes = predictions.labels, predictions.classes
-    wrong = np.flatnonzero((labels < MISSING_LABEL) | (labels >= classes))
-    if len(wrong):
-        row = int(wrong[0])
-        raise ValueError(
-            f"labels row {row} is {labels[row]}, outside [0, {classes}); "
-            f"{MISSING_LABEL} stands for a sample without a class"
-        )
 
 
 def _table(batches: list[pa.RecordBatch]) -> pa.Table:

@@ -115,7 +115,7 @@ class Predictions:
         domain: such as `sketch`.
         corruption: its name; missing for clean samples.
         severity: `[n]` int64 from 1, 0 for clean samples, `MISSING_SEVERITY` where it is not stated.
-        in_distribution: `[n]` boolean, False for foreign samples.
+        in_distribution: `[n]` boolean, False for OOD samples.
         header: where the predictions come from.
     """
 
@@ -149,6 +149,13 @@ class Predictions:
         if self.severity is not None and len(wrong := np.flatnonzero(self.severity < MISSING_SEVERITY)):
             row = int(wrong[0])
             raise ValueError(f"severity row {row} is {self.severity[row]}; it is 0 for clean samples, else at least 1")
+        wrong = np.flatnonzero((self.labels < MISSING_LABEL) | (self.labels >= self.classes))
+        if len(wrong):
+            row = int(wrong[0])
+            raise ValueError(
+                f"labels row {row} is {self.labels[row]}, outside [0, {self.classes}); "
+                f"{MISSING_LABEL} stands for a sample without a class"
+            )
         names = self.header.class_names
         if names is not None and len(names) != self.classes:
             raise ValueError(f"there are {len(names)} class names for {self.classes} classes")

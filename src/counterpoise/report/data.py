@@ -1,12 +1,12 @@
 """The numbers that figures draw and tables list, computed from `Scores` in one place."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from counterpoise.functional.intervals import wilson_interval
 from counterpoise.metrics.estimates import Estimate, Key
-from counterpoise.metrics.scores import BinTable, Scores
+from counterpoise.metrics.scores import BinTable, GroupScores, Scores
 
 WORST_CLASSES = 10
 
@@ -107,20 +107,27 @@ def severities(scores: Scores) -> dict[int, list[tuple[str, Estimate]]]:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """The samples of one domain, or of one corruption whose severity is not stated."""
+    """The samples of one domain, of one corruption whose severity is not stated, or of other columns."""
 
     name: str
     samples: int
-    estimates: dict[Key, Estimate]
+    estimates: dict[str, Estimate]
 
 
 def other_groups(scores: Scores) -> list[GroupRow]:
     """The groups that severities do not tell apart."""
     return [
-        GroupRow(", ".join(filter(None, (group.domain, group.corruption))), group.samples, group.estimates)
+        GroupRow(", ".join(filter(None, _names_of(group))), group.samples, group.estimates)
         for group in scores.groups
-        if not group.severity and (group.domain or (group.corruption and group.severity is None))
+        if group.columns or (not group.severity and (group.domain or (group.corruption and group.severity is None)))
     ]
+
+
+def _names_of(group: GroupScores) -> Iterator[str | None]:
+    yield from (group.domain, group.corruption)
+    if group.severity:
+        yield f"severity {group.severity}"
+    yield from (f"{name} {value}" for name, value in group.columns.items())
 
 
 @dataclass(frozen=True)

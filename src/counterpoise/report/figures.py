@@ -133,7 +133,7 @@ def risk_coverage(scores: OneOrMore, *, risk: float = DEFAULT_RISK, theme: Theme
 
 
 def detection(scores: OneOrMore, *, ood: str | None = None, theme: Theme = LIGHT) -> Figure:
-    """True against false positive rate of telling right from wrong, or known from foreign samples; FPR95 is marked."""
+    """True against false positive rate of telling right from wrong, or in-distribution from OOD; FPR95 is marked."""
     models = _as_list(scores)
     with themed(theme):
         figure = Figure(figsize=(_PANEL_INCHES, 4.0), layout="constrained")
@@ -231,7 +231,7 @@ def _ranking(scores: Scores, ood: str | None) -> RankingScores:
     if ood is None:
         return scores.misclassification
     if ood not in scores.ood:
-        raise ValueError(f"no foreign samples {ood!r}; there are {', '.join(scores.ood) or 'none'}")
+        raise ValueError(f"no OOD samples {ood!r}; there are {', '.join(scores.ood) or 'none'}")
     return scores.ood[ood]
 
 

@@ -9,7 +9,7 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.selective import DEFAULT_RISK
 from counterpoise.report import figures
 from counterpoise.report.data import largest_class_error, severities
-from counterpoise.report.numbers import foreign_sets
+from counterpoise.report.numbers import ood_sets
 
 FORMATS = ("png", "svg")
 
@@ -34,7 +34,7 @@ def drawn(evaluation: Evaluation, *, risk: float) -> dict[str, Figure]:
         "risk_coverage": figures.risk_coverage(models, risk=risk),
         "misclassification": figures.detection(models),
     }
-    for number, name in enumerate(foreign_sets(evaluation), start=1):
+    for number, name in enumerate(ood_sets(evaluation), start=1):
         having = [model for model in models if name in model.ood]
         found[f"ood_{number}_{_slug(name)}"] = figures.detection(having, ood=name)
     error_limit = largest_class_error(models)

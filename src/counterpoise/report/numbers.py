@@ -1,4 +1,4 @@
-"""The tables of a report: all measures, paired differences, and the numbers behind each picture."""
+"""The tables of a report: all metrics, paired differences, and the numbers behind each picture."""
 
 import math
 from collections.abc import Callable
@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from counterpoise.metrics.comparison import Difference, Evaluation
-from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, percent
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo, percent
+from counterpoise.metrics.protocol import Estimates
 from counterpoise.metrics.scores import GroupScores, RankingScores, Scores
+from counterpoise.metrics.summary import in_order
 from counterpoise.report.data import (
     name_of,
     other_groups,
@@ -20,6 +22,7 @@ from counterpoise.report.tables import Cell, Table, as_csv, table
 
 _STEPS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
+_ECE = KEY_INFO[Key.ECE]
 _GROUP_KEYS = (Key.ACCURACY, Key.NLL, Key.MEAN_GAP, Key.ECE)
 CsvRow = tuple[str | float | None, ...]
 
@@ -29,19 +32,19 @@ _NO_INTERVAL = (math.nan, math.nan, None, None)
 
 @dataclass(frozen=True)
 class Section:
-    """A group of measures.
+    """A group of metrics.
 
     Attributes:
         title: of it.
-        ranking: where its scores are; None for the measures that rank nothing.
-        foreign: set of foreign samples that are told from the others.
+        ranking: where its scores are; None for the metrics that rank nothing.
+        ood: set of OOD samples that are told from the others.
     """
 
     title: str
     ranking: Callable[[Scores], RankingScores | None] | None = None
-    foreign: str | None = None
+    ood: str | None = None
 
-    def estimates(self, scores: Scores) -> dict[Key, Estimate]:
+    def estimates(self, scores: Scores) -> Estimates:
         """Of one model; empty where it has none."""
         if self.ranking is None:
             return scores.estimates
@@ -50,17 +53,17 @@ class Section:
 
 
 def sections(evaluation: Evaluation) -> list[Section]:
-    """All groups of measures that some model has."""
+    """All groups of metrics that some model has."""
     score = evaluation.models[0].misclassification.score
     return [
         Section("Performance and calibration"),
         Section(f"Right from wrong, by {score}", lambda scores: scores.misclassification),
-        *(Section(f"In-distribution from {name}", partial(_against, name), name) for name in foreign_sets(evaluation)),
+        *(Section(f"In-distribution from {name}", partial(_against, name), name) for name in ood_sets(evaluation)),
     ]
 
 
-def foreign_sets(evaluation: Evaluation) -> list[str]:
-    """Names of all sets of foreign samples."""
+def ood_sets(evaluation: Evaluation) -> list[str]:
+    """Names of all OOD sets."""
     return list(dict.fromkeys(name for model in evaluation.models for name in model.ood))
 
 
@@ -69,25 +72,26 @@ def _against(name: str, scores: Scores) -> RankingScores | None:
 
 
 def summary(evaluation: Evaluation) -> Table:
-    """Every measure of every model; best where a paired difference to every other model is beyond chance."""
+    """Every metric of every model; best where a paired difference to every other model is beyond chance."""
     models = evaluation.models
     rows: list[tuple[Cell, ...]] = []
     for section in sections(evaluation):
         rows.append((Cell(section.title),))
         estimates = [section.estimates(model) for model in models]
-        for key in Key:
-            if not any(key in found for found in estimates):
-                continue
+        for key in in_order({key: estimate for found in estimates for key, estimate in found.items()}):
+            info = evaluation.info_of(key)
             values = [found[key].value if key in found else math.nan for found in estimates]
             comparison = evaluation.comparison
-            best = None if comparison is None else comparison.best(key, values, ood=section.foreign)
+            best = None
+            if comparison is not None:
+                best = comparison.best(key, values, higher_is_better=info.higher_is_better, ood=section.ood)
             cells = [
-                Cell(value_and_interval(key, found.get(key)), index == best) for index, found in enumerate(estimates)
+                Cell(value_and_interval(info, found.get(key)), index == best) for index, found in enumerate(estimates)
             ]
-            rows.append((_title_cell(key), *cells))
+            rows.append((_title_cell(info), *cells))
             floors = [found[key].floor if key in found else None for found in estimates]
             if any(floor is not None for floor in floors):
-                texts = ["" if floor is None else number(key, floor) for floor in floors]
+                texts = ["" if floor is None else number(info, floor) for floor in floors]
                 rows.append((Cell("  noise floor of it", part=True), *(Cell(text) for text in texts)))
         if section.ranking is not None:
             # AUPR cannot be read without it.
@@ -107,27 +111,27 @@ def paired_differences(evaluation: Evaluation) -> Table | None:
     for section in sections(evaluation):
         estimates = [_differences(each, section) for each in chosen]
         own = section.estimates(models[0])
-        keys = [key for key in Key if key in own and any(key in found for found in estimates)]
+        keys = [key for key in own if any(key in found for found in estimates)]
         rows += [(Cell(section.title),)] if keys else []
         for key in keys:
-            cells = []
+            info, cells = evaluation.info_of(key), []
             for found in estimates:
                 estimate = found.get(key)
-                cells.append(Cell(value_and_interval(key, estimate, signed=True), _wins(key, estimate)))
-            rows.append((_title_cell(key), *cells))
+                cells.append(Cell(value_and_interval(info, estimate, signed=True), _wins(info, estimate)))
+            rows.append((_title_cell(info), *cells))
     title = (
         f"Each minus {name_of(models[0])}, paired on {comparison.samples:,} samples ({comparison.level:.1%} intervals)"
     )
     return Table(title, ("", *(name_of(models[d.second]) for d in chosen)), tuple(rows))
 
 
-def _differences(difference: Difference, section: Section) -> dict[Key, Estimate]:
-    return difference.estimates if section.foreign is None else difference.ood.get(section.foreign, {})
+def _differences(difference: Difference, section: Section) -> Estimates:
+    return difference.estimates if section.ood is None else difference.ood.get(section.ood, {})
 
 
-def _wins(key: Key, difference: Estimate | None) -> bool:
+def _wins(info: MetricInfo, difference: Estimate | None) -> bool:
     """Better beyond chance; by the interval, outside which a biased value may lie."""
-    better = KEY_INFO[key].higher_is_better
+    better = info.higher_is_better
     if difference is None or better is None:
         return False
     return difference.low > 0 if better else difference.high < 0
@@ -196,13 +200,13 @@ def rates_table(ranking: RankingScores) -> Table:
 
 
 def recalibration_table(scores: Scores) -> Table | None:
-    """Measures without and with temperature scaling."""
+    """Metrics without and with temperature scaling."""
     tried = scores.recalibration
     if tried is None:
         return None
     rows = [
-        (measure_title(key), value_and_interval(key, tried.before[key]), value_and_interval(key, tried.after[key]))
-        for key in tried.before
+        (metric_title(info), value_and_interval(info, tried.before[key]), value_and_interval(info, tried.after[key]))
+        for key, info in ((key, scores.info_of(key)) for key in tried.before)
     ]
     return table("Temperature scaling", ("", "as it is", f"T = {tried.temperature:.3f}"), rows)
 
@@ -214,7 +218,9 @@ def severity_table(scores: Scores) -> Table | None:
         return None
     found = {(name, level): estimate for level, estimates in levels.items() for name, estimate in estimates}
     names = list(dict.fromkeys(name for name, _ in found))
-    rows = [(name, *(value_and_interval(Key.ECE, found.get((name, level))) for level in levels)) for name in names]
+    rows = [
+        (name, *(value_and_interval(KEY_INFO[Key.ECE], found.get((name, level))) for level in levels)) for name in names
+    ]
     return table("ECE by severity, %", ("corruption", *(f"severity {level}" for level in levels)), rows)
 
 
@@ -223,7 +229,9 @@ def severity_means(scores: Scores) -> Table | None:
     rows = []
     for level, estimates in severities(scores).items():
         values = [estimate.value for _, estimate in estimates]
-        low, mean, high = (number(Key.ECE, value) for value in (min(values), sum(values) / len(values), max(values)))
+        low, mean, high = (
+            number(KEY_INFO[Key.ECE], value) for value in (min(values), sum(values) / len(values), max(values))
+        )
         rows.append(("clean" if level == 0 else f"severity {level}", str(len(values)), mean, low, high))
     return (
         table("ECE over the corruptions, %", ("", "corruptions", "mean", "lowest", "highest"), rows) if rows else None
@@ -231,12 +239,17 @@ def severity_means(scores: Scores) -> Table | None:
 
 
 def group_table(scores: Scores) -> Table | None:
-    """Measures of each domain, and of each corruption whose severity is not stated."""
+    """Metrics of each domain, of each corruption whose severity is not stated, and of other columns."""
+    infos = {key: scores.info_of(key) for key in (*_GROUP_KEYS, *scores.info)}
     rows = [
-        (row.name, f"{row.samples:,}", *(value_and_interval(key, row.estimates[key]) for key in _GROUP_KEYS))
+        (
+            row.name,
+            f"{row.samples:,}",
+            *(value_and_interval(info, row.estimates.get(key)) for key, info in infos.items()),
+        )
         for row in other_groups(scores)
     ]
-    return table("Groups", ("group", "samples", *map(measure_title, _GROUP_KEYS)), rows) if rows else None
+    return table("Groups", ("group", "samples", *map(metric_title, infos.values())), rows) if rows else None
 
 
 def titled(source: Table, scores: Scores) -> Table:
@@ -245,7 +258,7 @@ def titled(source: Table, scores: Scores) -> Table:
 
 
 def all_tables(evaluation: Evaluation) -> list[Table]:
-    """All measures, paired differences, and for each model its temperature trial, corruptions and groups."""
+    """All metrics, paired differences, and for each model its temperature trial, corruptions and groups."""
     found = [summary(evaluation), paired_differences(evaluation)]
     for model in evaluation.models:
         own = (recalibration_table(model), severity_table(model), group_table(model))
@@ -254,9 +267,9 @@ def all_tables(evaluation: Evaluation) -> list[Table]:
 
 
 def estimates_csv(evaluation: Evaluation) -> str:
-    """Every estimate as a row of CSV, in the measures' own units.
+    """Every estimate as a row of CSV, in the metrics' own units.
 
-    First the measures of each model, then its groups and its temperature trial, then the paired differences: in the
+    First the metrics of each model, then its groups and its temperature trial, then the paired differences: in the
     section `..., minus A`, the row of model B holds B minus A.
     """
     models = evaluation.models
@@ -282,10 +295,10 @@ def estimates_csv(evaluation: Evaluation) -> str:
             found = _differences(difference, section)
             own = {key: found[key] for key in section.estimates(first) if key in found}
             rows += _csv_rows(second, f"{section.title}, minus {name_of(first)}", own)
-    return as_csv(("model", "section", "measure", "value", "low", "high", "noise_floor", "error_bound"), rows)
+    return as_csv(("model", "section", "metric", "value", "low", "high", "noise_floor", "error_bound"), rows)
 
 
-def _csv_rows(scores: Scores, section: str, estimates: dict[Key, Estimate]) -> list[CsvRow]:
+def _csv_rows(scores: Scores, section: str, estimates: Estimates) -> list[CsvRow]:
     return [
         (scores.source.name, section, str(key), e.value, e.low, e.high, e.floor, e.error_bound)
         for key, e in estimates.items()
@@ -294,34 +307,33 @@ def _csv_rows(scores: Scores, section: str, estimates: dict[Key, Estimate]) -> l
 
 def _group_name(group: GroupScores) -> str:
     severity = None if group.severity is None else f"severity {group.severity}"
-    return ", ".join(filter(None, (group.domain, group.corruption, severity))) or "not stated"
+    others = (f"{name} {value}" for name, value in group.columns.items())
+    return ", ".join(filter(None, (group.domain, group.corruption, severity, *others))) or "not stated"
 
 
-def measure_title(key: Key) -> str:
-    """Name and unit of a measure."""
-    info = KEY_INFO[key]
+def metric_title(info: MetricInfo) -> str:
+    """Name and unit of a metric."""
     return f"{info.title}, {info.unit}" if info.unit else info.title
 
 
-def _title_cell(key: Key) -> Cell:
-    title = measure_title(key)
+def _title_cell(info: MetricInfo) -> Cell:
+    title = metric_title(info)
     return Cell(title, part=title.startswith(" "))
 
 
-def number(key: Key, value: float, *, signed: bool = False) -> str:
+def number(info: MetricInfo, value: float, *, signed: bool = False) -> str:
     """A value in the unit it is shown in."""
-    scale = KEY_INFO[key].scale
-    digits = 2 if scale > 1 else 4
-    return f"{scale * value:+.{digits}f}" if signed else f"{scale * value:.{digits}f}"
+    digits = 2 if info.scale > 1 else 4
+    return f"{info.scale * value:+.{digits}f}" if signed else f"{info.scale * value:.{digits}f}"
 
 
-def value_and_interval(key: Key, estimate: Estimate | None, *, signed: bool = False) -> str:
+def value_and_interval(info: MetricInfo, estimate: Estimate | None, *, signed: bool = False) -> str:
     """Such as `2.24 (1.31 to 2.65)`."""
     if estimate is None:
         return ""
     if math.isnan(estimate.value):
         return "undefined"
-    value = number(key, estimate.value, signed=signed)
+    value = number(info, estimate.value, signed=signed)
     if math.isnan(estimate.low):
         return value
-    return f"{value} ({number(key, estimate.low, signed=signed)} to {number(key, estimate.high, signed=signed)})"
+    return f"{value} ({number(info, estimate.low, signed=signed)} to {number(info, estimate.high, signed=signed)})"

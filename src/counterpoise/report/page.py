@@ -11,9 +11,8 @@ from counterpoise import __version__
 from counterpoise._files import write_text
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import Key
-from counterpoise.metrics.scores import Scores, Source
+from counterpoise.metrics.scores import Scores, Source, verdict
 from counterpoise.metrics.selective import DEFAULT_RISK
-from counterpoise.metrics.table import verdict
 from counterpoise.report import figures, numbers
 from counterpoise.report.data import largest_class_error, largest_share, name_of, severities
 from counterpoise.report.html import data_uri, layout
@@ -122,7 +121,7 @@ def _sections(evaluation: Evaluation, *, risk: float) -> list[Section | None]:
         _recalibration_section(models),
         _severity_section(models),
         _group_section(models),
-        _measures(evaluation),
+        _metrics(evaluation),
     ]
 
 
@@ -181,11 +180,11 @@ def _comparison_section(evaluation: Evaluation) -> Section | None:
     return Section("How do they compare?", text, [differences], [])
 
 
-def _measures(evaluation: Evaluation) -> Section:
+def _metrics(evaluation: Evaluation) -> Section:
     text = ["Value, and in brackets the interval that holds the value of the whole population."]
     if evaluation.comparison is not None:
         text.append("Bold: best of its row, by a paired difference to every other model that is beyond chance.")
-    return Section("All measures", text, [numbers.summary(evaluation)], [])
+    return Section("All metrics", text, [numbers.summary(evaluation)], [])
 
 
 def _detection_section(evaluation: Evaluation) -> Section:
@@ -197,17 +196,17 @@ def _detection_section(evaluation: Evaluation) -> Section:
             [numbers.titled(numbers.rates_table(model.misclassification), model) for model in models],
         )
     ]
-    for name in numbers.foreign_sets(evaluation):
+    for name in numbers.ood_sets(evaluation):
         having = [model for model in models if name in model.ood]
-        pictures.append(_foreign_picture(having, name))
+        pictures.append(_ood_picture(having, name))
     text = [
-        "How well confidence separates right from wrong predictions, and known from foreign samples. The mark is the "
-        "false positive rate where 95% of the positives are accepted (FPR95): the lower, the better."
+        "How well confidence separates right from wrong predictions, and in-distribution from OOD samples. The mark is "
+        "the false positive rate where 95% of the positives are accepted (FPR95): the lower, the better."
     ]
     return Section("Does confidence tell what to doubt?", text, [], pictures)
 
 
-def _foreign_picture(models: list[Scores], name: str) -> Picture:
+def _ood_picture(models: list[Scores], name: str) -> Picture:
     return _both(
         lambda theme: figures.detection(models, ood=name, theme=theme),
         f"True against false positive rate of telling in-distribution samples from {name}",

@@ -1,4 +1,4 @@
-"""The picture of a search: what each searched field did to the measure."""
+"""The picture of a search: what each searched field did to the metric."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,12 +40,12 @@ class SearchedField:
 def search_figure(
     fields: Sequence[SearchedField], measured: Sequence[float], *, key: Key, theme: Theme = LIGHT
 ) -> Figure:
-    """The measure of every trial against its value of each field, the best marked.
+    """The metric of every trial against its value of each field, the best marked.
 
     Args:
         fields: what was searched.
-        measured: the validation measure of each trial, in its own unit.
-        key: which measure.
+        measured: the validation metric of each trial, in its own unit.
+        key: which metric.
         theme: of the figure.
     """
     info = KEY_INFO[key]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from counterpoise._text import printable, shown, width_of
-from counterpoise.metrics.table import MOST_COLUMNS
+from counterpoise.metrics.scores import MOST_COLUMNS
 
 _CELL_GAP = 2
 _MOST_OF_HEAD = 34
@@ -113,7 +113,7 @@ def as_latex(source: Table) -> str:
 def as_csv(columns: tuple[str, ...], rows: list[tuple[str | float | None, ...]]) -> str:
     """Comma-separated values.
 
-    Numbers are in full: `float(cell)` gives them back, `nan` where a measure is undefined and `inf` where it is
+    Numbers are in full: `float(cell)` gives them back, `nan` where a metric is undefined and `inf` where it is
     infinite; None is an empty cell. Text is one line, with a quote in front of what a spreadsheet would take for a
     formula.
     """

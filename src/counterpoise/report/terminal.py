@@ -4,8 +4,7 @@ import textwrap
 
 from counterpoise._text import printable, shown, width_of
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.metrics.scores import Scores
-from counterpoise.metrics.table import MOST_COLUMNS, verdict
+from counterpoise.metrics.scores import MOST_COLUMNS, Scores, verdict
 from counterpoise.report import numbers
 from counterpoise.report.data import name_of, severities
 from counterpoise.report.sentences import selective_sentence, temperature_sentence
@@ -13,7 +12,7 @@ from counterpoise.report.tables import as_text as table_text
 
 
 def as_text(evaluation: Evaluation, *, risk: float) -> str:
-    """The verdicts, all measures, and how the models compare."""
+    """The verdicts, all metrics, and how the models compare."""
     models = evaluation.models
     if len(models) == 1:
         parts = [str(models[0]), *_remarks(models[0], risk=risk)]

@@ -1,33 +1,53 @@
-"""Files of predictions in, `Evaluation` out: one pass over each file.
+"""Files of predictions in, `Evaluation` out: one pass over each file, in memory that does not grow with the rows."""
 
-Memory does not grow with the rows; but to compare several models, the ids and labels of the first are kept.
-"""
-
+import hashlib
 import math
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
-from counterpoise.metrics import Scores
-from counterpoise.metrics.comparison import Evaluation, GroupedSums, compare
-from counterpoise.metrics.evaluate import FOREIGN
-from counterpoise.predictions import open_predictions
-from counterpoise.scoring.model import ModelScorer, Progress
-from counterpoise.scoring.pairing import SampleRegister
+from counterpoise.metrics import Metric, Scores
+from counterpoise.metrics.comparison import PAIRED, Comparison, Evaluation, compare
+from counterpoise.metrics.options import ScoreOptions
+from counterpoise.metrics.scores import Source
+from counterpoise.metrics.state import OOD, ScoreState
+from counterpoise.predictions import Header, Location, PredictionFile, PredictionFileError, ShardSet, find_shards
+from counterpoise.scoring.batches import (
+    CLEAN,
+    CORRUPTED,
+    OOD_SET,
+    BatchScorer,
+    FileBatch,
+    Marks,
+    require_score,
+)
+from counterpoise.scoring.join import SampleJoin, Samples
+from counterpoise.scoring.parallel import ordered_map
+from counterpoise.scoring.recalibration import try_temperature
 
 DEFAULT_THREADS = 2
+EXACT_SAMPLES = 1_000_000
+"""Up to this many samples ranks are exact; beyond, they come from a fine histogram with a stated error bound."""
+
+Progress = Callable[[str, int, int | None], None]
+"""Takes the file's name, the rows done, and the number of all rows where it is known."""
 
 
 def score_files(
-    paths: Sequence[str | Path],
+    paths: Sequence[Location],
     *,
-    ood: Sequence[str | Path] = (),
+    ood: Sequence[Location] = (),
     score: str = "max_softmax",
     bins: int = DEFAULT_BINS,
     level: float = DEFAULT_LEVEL,
+    metrics: Sequence[Metric] = (),
     temperature: float = 1.0,
     threads: int = DEFAULT_THREADS,
     progress: Progress | None = None,
@@ -35,14 +55,15 @@ def score_files(
     """Score the predictions of one or several models, and compare those that were made for the same samples.
 
     Args:
-        paths: one file for each model.
-        ood: predictions for foreign samples: any number of files for one model, else one for each model, in order.
+        paths: for each model a file, or many that are one table: a folder, a glob, a manifest or a list of files.
+        ood: predictions for OOD samples: any number for one model, else one for each model, in order.
         score: confidence score for misclassification and OOD detection.
         bins: number of calibration bins.
         level: nominal coverage of the intervals.
+        metrics: in addition to the standard ones.
         temperature: that logits are divided by before anything is measured; `fit_temperature` finds one.
         threads: batches that are measured at a time. Operations on them are small: `torch.set_num_threads(1)` makes
-            more of several cores, and is what the command line does.
+            more of several cores, and is what the command line does. The result does not depend on it.
         progress: called after every batch.
 
     Raises:
@@ -57,38 +78,262 @@ def score_files(
         raise ValueError("give at least one file of predictions")
     if several and len(ood) not in (0, len(paths)):
         raise ValueError(
-            f"there are {len(paths)} models and {len(ood)} files of foreign samples; give one for each model, in order"
+            f"there are {len(paths)} models and {len(ood)} files of OOD samples; give one for each model, in order"
         )
-    models, foreign = [open_predictions(path) for path in paths], [open_predictions(path) for path in ood]
-    register, foreign_register = (SampleRegister(), SampleRegister()) if several else (None, None)
-    sets = [FOREIGN] * len(foreign) if several else distinct([beside.path for beside in foreign])
-    scores, grouped = list[Scores](), list[GroupedSums]()
-    paired, unpaired_sets = several, set[str]()
-    for index, file in enumerate(models):
-        scorer = ModelScorer(file, score=score, bins=bins, level=level, temperature=temperature, paired=several)
-        scorer.read(register, is_first=index == 0, threads=threads, progress=progress)
-        own = slice(index, index + 1) if several else slice(None)
-        for name, beside in zip(sets[own], foreign[own], strict=True):
-            scorer.read_foreign(beside, name, foreign_register, is_first=index == 0, progress=progress)
-        # Of a model that was read, only what a comparison needs is kept.
-        scores.append(scorer.compute())
-        paired = paired and scorer.paired
-        unpaired_sets |= scorer.unpaired_sets
-        if paired:
-            grouped.append(scorer.grouped)
-    notices = [notice for model in scores for notice in model.source.notices]
-    notices += [notice for file in foreign for notice in file.notices]
-    named, comparison = _named(scores), None
-    if paired:
-        comparison = compare(named, grouped, level=level, without=unpaired_sets)
-        if unpaired_sets:
-            notices.append("the files of foreign samples do not hold the same samples (ids), so OOD is not compared")
-    elif several:
-        notices.append(
-            "the files do not hold the same samples (ids, labels, and which are clean, corrupted or foreign), so the "
-            "models are not compared"
+    options = ScoreOptions(
+        score=score,
+        bins=bins,
+        level=level,
+        metrics=tuple(metrics),
+        paired=several,
+        exact_samples=EXACT_SAMPLES,
+    )
+    sets, outside = [find_shards(path) for path in paths], [find_shards(path) for path in ood]
+    ood_names = [OOD] * len(outside) if several else distinct([Path(each.name) for each in outside])
+    models = []
+    for index, own in enumerate(sets):
+        beside = slice(index, index + 1) if several else slice(None)
+        models.append(_Model(own, dict(zip(ood_names[beside], outside[beside], strict=True))))
+    with tempfile.TemporaryDirectory(prefix="counterpoise-") as folder:
+        pairing = _Pairing(len(models), Path(folder)) if several else None
+        _read_all(models, options, temperature, threads=threads, pairing=pairing, progress=progress)
+        scores = _named([model.scores(options) for model in models])
+        notices = [notice for model in models for notice in model.notices]
+        comparison = None
+        if pairing is not None:
+            comparison, remarks = pairing.compare(scores, models, level=level)
+            notices += remarks
+    return Evaluation(models=scores, comparison=comparison, notices=notices)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A batch of a model, or, where there is none, the end of one of its files."""
+
+    model: int
+    file: PredictionFile
+    batch: FileBatch | None
+
+
+class _Model:
+    """What is known of one model while its files are read."""
+
+    def __init__(self, own: ShardSet, ood: dict[str, ShardSet]) -> None:
+        self.own, self.ood = own, ood
+        self.first: PredictionFile | None = None
+        self.state: ScoreState | None = None
+        self.notices: list[str] = []
+        self.rows = 0
+        self._digests: list[str | None] = []
+        self._splits: dict[tuple[str, ...], str] = {}
+        self._shard: ScoreState | None = None
+
+    @property
+    def header(self) -> Header:
+        """Of the first file."""
+        assert self.first is not None  # noqa: S101
+        return self.first.header
+
+    def files(self, score: str) -> Iterator[tuple[PredictionFile, int, str | None]]:
+        """The files one after the other, with their places in their sets and the names of OOD sets."""
+        for name, shards in ((None, self.own), *self.ood.items()):
+            for place, file in enumerate(shards.opened()):
+                require_score(file, score)
+                if self.first is None:
+                    self.first = file
+                if name is not None and (file.kind, file.classes) != (self.first.kind, self.first.classes):
+                    raise PredictionFileError(
+                        f"{file.path}: it holds {file.kind} for {file.classes} classes, "
+                        f"{self.first.path} holds {self.first.kind} for {self.first.classes}"
+                    )
+                self.notices += file.notices
+                if name is None:
+                    self._digests.append(file.digest)
+                yield file, place, name
+
+    def add(self, batch: ScoreState) -> None:
+        """The state of the next batch."""
+        if self._shard is None:
+            self._shard = batch
+        else:
+            self._shard.merge(batch)
+
+    def end_of_file(self, file: PredictionFile) -> None:
+        """Files are merged one by one, so that it does not matter which worker read them."""
+        if self._shard is None:
+            return
+        splits = tuple(self._shard.names.get("split", ()))
+        self._splits.setdefault(splits, str(file.path))
+        if len(self._splits) > 1 and len(self.own.shards) > 1:
+            (one, path), (other, second) = list(self._splits.items())[:2]
+            raise PredictionFileError(
+                f"{path} holds the split {', '.join(one) or 'of no name'}, {second} the split "
+                f"{', '.join(other) or 'of no name'}: they are not shards of one table; name a file of {self.own.name}"
+            )
+        if self.state is None:
+            self.state = self._shard
+        else:
+            self.state.merge(self._shard)
+        self._shard = None
+
+    def require_samples(self) -> None:
+        """Refuse a model without a sample to score."""
+        if self.state is None or not self.state.samples:
+            notices = "".join(f" ({notice})" for notice in self.notices)
+            raise PredictionFileError(
+                f"{self.own.name}: it holds no labelled in-distribution sample; labels are the column 'label', in NPZ "
+                f"the array 'labels'{notices}"
+            )
+
+    def scores(self, options: ScoreOptions) -> Scores:
+        """The scores of all that was read."""
+        state, header = self._known_state, self.header
+        if state.unlabelled:
+            self.notices.append(f"{self.own.name}: {state.unlabelled:,} rows without a label were left out")
+        if state.headline is state.clean and state.corrupted_samples:
+            self.notices.append(
+                f"{self.own.name}: {state.corrupted_samples:,} corrupted samples are not in the headline: "
+                "they are shown by severity, or by group"
+            )
+        return replace(
+            state.compute(),
+            recalibration=try_temperature(state.headline.trial, options=options),
+            class_names=None if header.class_names is None else list(header.class_names),
+            source=self._source(state),
         )
-    return Evaluation(models=named, comparison=comparison, notices=notices)
+
+    @property
+    def _known_state(self) -> ScoreState:
+        assert self.state is not None  # noqa: S101
+        return self.state
+
+    def _source(self, state: ScoreState) -> Source:
+        assert self.first is not None  # noqa: S101
+        header = self.header
+        return Source(
+            path=self.own.name,
+            digest=self._digest(),
+            kind=self.first.kind,
+            members=self.first.members,
+            model=header.model,
+            method=header.method,
+            seed=header.seed,
+            config_digest=header.config_digest,
+            data_sets=list(state.names.get("data_set", {})),
+            splits=list(state.names.get("split", {})),
+            versions=dict(header.versions),
+            notices=self.notices,
+        )
+
+    def _digest(self) -> str | None:
+        """Of the file, or of the digests of all files; None where one has none."""
+        if None in self._digests or len(self._digests) == 1:
+            return self._digests[0] if len(self._digests) == 1 else None
+        return hashlib.sha256("\n".join(map(str, self._digests)).encode()).hexdigest()
+
+
+def _read_all(
+    models: Sequence[_Model],
+    options: ScoreOptions,
+    temperature: float,
+    *,
+    threads: int,
+    pairing: "_Pairing | None",
+    progress: Progress | None,
+) -> None:
+    """Read the models side by side, so that samples that are compared need not wait for each other."""
+    scorers: dict[int, BatchScorer] = {}
+
+    def scored(read: _Read) -> tuple[_Read, ScoreState | None, list[Marks]]:
+        return (read, None, []) if read.batch is None else (read, *scorers[read.model].score(read.batch))
+
+    def reads() -> Iterator[_Read]:
+        for read in _side_by_side(models, options.score, progress):
+            if read.model not in scorers:
+                label_of = _label_indices(read.file.header, models[0].header)
+                scorers[read.model] = BatchScorer(read.file.classes, options, temperature, OOD, label_of)
+            yield read
+
+    for read, state, marks in ordered_map(scored, reads(), threads=threads):
+        model = models[read.model]
+        if state is None:
+            model.end_of_file(read.file)
+        else:
+            model.add(state)
+        if pairing is not None:
+            pairing.add(read.model, marks)
+    for model in models:
+        model.require_samples()
+
+
+def _side_by_side(models: Sequence[_Model], score: str, progress: Progress | None) -> Iterator[_Read]:
+    """Batches of all models, those of the model that is furthest behind first."""
+    streams = {index: _reads(index, model, score, progress) for index, model in enumerate(models)}
+    while streams:
+        behind = min(streams, key=lambda index: models[index].rows)
+        read = next(streams[behind], None)
+        if read is None:
+            del streams[behind]
+            continue
+        models[behind].rows += 0 if read.batch is None else len(read.batch.table)
+        yield read
+
+
+def _reads(index: int, model: _Model, score: str, progress: Progress | None) -> Iterator[_Read]:
+    for file, place, ood in model.files(score):
+        row = 0
+        for table in file.batches():
+            yield _Read(index, file, FileBatch(file, table, row, place, ood))
+            row += len(table)
+            if progress is not None:
+                progress(file.path.name, row, file.rows)
+        yield _Read(index, file, None)
+
+
+class _Pairing:
+    """Whether models were asked about the same samples, and how their answers differ."""
+
+    def __init__(self, models: int, folder: Path) -> None:
+        self._models, self._folder = models, folder
+        self._joins: dict[str, SampleJoin] = {}
+
+    def add(self, model: int, marks: Sequence[Marks]) -> None:
+        """What is known of the next samples of a model."""
+        for part, keys, values in marks:
+            if part not in self._joins:
+                folder = self._folder / str(len(self._joins))
+                folder.mkdir()
+                self._joins[part] = SampleJoin(self._models, values.shape[-1], folder)
+            self._joins[part].add(model, Samples(keys, values))
+
+    def compare(
+        self, scores: Sequence[Scores], models: Sequence[_Model], *, level: float
+    ) -> tuple[Comparison | None, list[str]]:
+        """The comparison, and what to say of it; None where the samples are not the same."""
+        same = {part: join.finish() for part, join in self._joins.items()}
+        if not all(same.get(part, True) for part in (CLEAN, CORRUPTED)):
+            return None, [
+                "the files do not hold the same samples (ids, labels, and which are clean, corrupted or OOD), so the "
+                "models are not compared"
+            ]
+        headlines = [model.state.headline for model in models if model.state is not None]
+        unlike = {part.removeprefix(OOD_SET) for part, is_same in same.items() if not is_same}
+        join = self._joins[CLEAN if CLEAN in self._joins else CORRUPTED]
+        moments = {
+            pair: {str(key): join.moments(pair, column) for column, key in enumerate(PAIRED)} for pair in join.pairs
+        }
+        remarks = (
+            ["the files of OOD samples do not hold the same samples (ids), so OOD is not compared"] if unlike else []
+        )
+        return compare(scores, headlines, level=level, moments=moments, without=unlike), remarks
+
+
+def _label_indices(header: Header, first: Header) -> NDArray[np.int64] | None:
+    """Indices into the classes of the first model, where another has the same ones in another order."""
+    names, theirs = header.class_names, first.class_names
+    if names is None or theirs is None or names == theirs or set(names) != set(theirs):
+        return None
+    return np.array([theirs.index(name) for name in names])
 
 
 def _named(models: list[Scores]) -> list[Scores]:

@@ -1,4 +1,4 @@
-"""The contracts of losses, objectives and measures, as checks that anybody can run on their own."""
+"""The contracts of losses, objectives and metrics, as checks that anybody can run on their own."""
 
 from counterpoise.testing.losses import check_loss
 from counterpoise.testing.metrics import check_metric

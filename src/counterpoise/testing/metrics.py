@@ -1,4 +1,4 @@
-"""What a measure must satisfy to be streamed, merged and synchronised."""
+"""What a metric must satisfy to be streamed, merged and synchronised."""
 
 import math
 from collections.abc import Mapping
@@ -7,27 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterpoise.metrics import Estimate, Measure, Stream
+from counterpoise.metrics import Estimate, Metric, Stream
 
 
-def check_metric(
-    measure: Measure[Mapping[Any, Estimate]], *, logits: Tensor, labels: Tensor, in_distribution: Tensor | None = None
-) -> None:
-    """Raise `AssertionError`, naming the property, unless the measure keeps its contract.
+def check_metric(metric: Metric, *, logits: Tensor, labels: Tensor, in_distribution: Tensor | None = None) -> None:
+    """Raise `AssertionError`, naming the property, unless the metric keeps its contract.
 
     Its sums are int64 or float64; batches of any size and order, streams merged in any grouping, and a state that was
     saved and loaded give the same result as one batch; samples that are not valid do not count; nothing at all is a
     `ValueError`.
 
     Args:
-        measure: returns a mapping from name to `Estimate`.
+        metric: a frozen dataclass.
         logits: trial predictions `[n, K]`, n at least 8.
         labels: `[n]`.
-        in_distribution: `[n]` boolean, where the measure needs it.
+        in_distribution: `[n]` boolean, where the metric needs it.
     """
 
-    def seen(*parts: Tensor, valid: Tensor | None = None) -> Stream[Mapping[Any, Estimate]]:
-        stream = Stream(measure)
+    def seen(*parts: Tensor, valid: Tensor | None = None) -> Stream:
+        stream = Stream(metric)
         for rows in parts:
             inside = None if in_distribution is None else in_distribution[rows]
             stream.update(logits=logits[rows], labels=labels[rows], in_distribution=inside, valid=valid)
@@ -44,7 +42,7 @@ def check_metric(
     left, right = seen(everything[:5]), seen(everything[5:])
     left.merge(right)
     _same(left.compute(), expected, "merging two streams changes it")
-    restored = Stream(measure)
+    restored = Stream(metric)
     restored.load_state_dict(whole.state_dict())
     _same(restored.compute(), expected, "saving and loading its state changes it")
     doubled = torch.cat([everything, everything])

@@ -18,7 +18,7 @@ from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.predictions.digest import digest_path
 from counterpoise.recipes.config import EvaluationOptions, corruption_names
-from counterpoise.scoring.rows import RowKinds, checked
+from counterpoise.scoring.batches import checked_rows, clean_rows
 from counterpoise.training.data import RunData, require_same_kind
 from counterpoise.training.devices import full_float32
 from counterpoise.training.folder import RunFolder
@@ -130,7 +130,7 @@ def predict(
 def validation_measures(run: RunFolder) -> dict[str, float]:
     """What the trained model's predictions for the held-out images are worth."""
     table = read_predictions(prediction_file(run, "validation"))
-    batch = checked(table, RowKinds.of(table).clean, labelled=True, first_row=0)
+    batch = checked_rows(table, clean_rows(table), labelled=True, first_row=0)
     streams = measuring_streams()
     for stream in streams:
         stream.update_checked(batch)

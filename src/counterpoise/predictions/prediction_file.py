@@ -8,14 +8,6 @@ from pathlib import Path
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.table import Header, Kind, PredictionFileError, Predictions
 
-_BATCH_ELEMENTS = 1 << 21
-"""Values read at a time: large enough to hide the cost of a call, small enough that a few such blocks are no memory."""
-
-
-def batch_rows(width: int) -> int:
-    """Rows read at a time, of `width` values each."""
-    return max(1, _BATCH_ELEMENTS // max(1, width))
-
 
 @dataclass(frozen=True)
 class PredictionFile:
@@ -28,9 +20,10 @@ class PredictionFile:
         members: M, or None without a member axis.
         rows: number of rows, or None where only reading tells.
         header: where the predictions come from.
+        has_ids: whether it has ids; if not, rows are numbered.
         digest: SHA-256 of the file that was verified, or None where there was none to verify.
         notices: what a reader should know, such as a missing digest.
-        read: the format's own reader; takes whether ids are wanted.
+        read: the format's own reader.
     """
 
     path: Path
@@ -39,17 +32,18 @@ class PredictionFile:
     members: int | None
     rows: int | None
     header: Header
+    has_ids: bool
     digest: str | None
     notices: tuple[str, ...]
-    read: Callable[[bool], Iterator[Predictions]]
+    read: Callable[[], Iterator[Predictions]]
 
-    def batches(self, *, ids: bool = True) -> Iterator[Predictions]:
-        """The rows in order, in batches of a few megabytes; without ids, rows are numbered.
+    def batches(self) -> Iterator[Predictions]:
+        """The rows in order, in batches of some megabytes.
 
         Raises:
             PredictionFileError: a row is damaged or malformed, or the file was replaced since it was opened.
         """
-        return self.read(ids)
+        return self.read()
 
 
 def notices_of(source: Source, ignored: Sequence[str], *, has_header: bool = False) -> tuple[str, ...]:

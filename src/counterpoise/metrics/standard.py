@@ -1,11 +1,12 @@
-"""The measures that can be streamed, each a frozen dataclass of its configuration.
+"""The standard metrics, each a frozen dataclass of its configuration.
 
-`compute` returns a dictionary from `Key` to `Estimate`. `Performance`, `TopLabelCalibration` and
-`ClasswiseCalibration` are exact; the others, which depend on the order of all samples, go through a fine histogram and
-state the largest error that it can cause.
+`Performance`, `TopLabelCalibration` and `ClasswiseCalibration` are exact; the others, which depend on the order of all
+samples, go through a fine histogram and state the largest error that it can cause.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,17 +32,49 @@ from counterpoise.functional.intervals import (
     Interval,
     brier_calibration_interval,
     calibration_error_interval,
+    error_terms,
     maximum_error_interval,
     mean_gap_interval,
     mean_interval,
     wilson_interval,
 )
-from counterpoise.metrics.estimates import Estimate, Key
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.inputs import PredictionBatch
-from counterpoise.metrics.ranking import calibration_by_rank, rank_counts_of_cells, ranking_estimates
-from counterpoise.metrics.stream import Sums
+from counterpoise.metrics.options import ScoreOptions, require_count, require_level, require_score
+from counterpoise.metrics.protocol import Contrast, Estimates, Metric, Sums
+from counterpoise.metrics.ranking import (
+    CALIBRATION_BY_RANK,
+    RANKING_METRICS,
+    SELECTIVE_METRICS,
+    calibration_by_rank,
+    rank_counts_of_cells,
+    ranking_estimates,
+)
 
-Estimates = dict[Key, Estimate]
+T = TypeVar("T")
+
+
+class StandardMetrics(NamedTuple, Generic[T]):
+    """Something of each metric that every report shows, but for those that depend on ranks."""
+
+    performance: T
+    top_label: T
+    classwise: T
+
+
+def standard_metrics(options: ScoreOptions, *, classes: int) -> StandardMetrics[Metric]:
+    """The metrics that every report shows."""
+    classwise = ClasswiseCalibration(num_classes=classes, bins=options.bins, level=options.level)
+    return StandardMetrics(*group_metrics(options), classwise)
+
+
+def _infos(*keys: Key) -> Mapping[str, MetricInfo]:
+    return {str(key): KEY_INFO[key] for key in keys}
+
+
+def group_metrics(options: ScoreOptions) -> tuple[Metric, Metric]:
+    """Those that are shown of a group of samples too: their sums do not grow with the classes."""
+    return Performance(level=options.level), TopLabelCalibration(bins=options.bins, level=options.level)
 
 
 @dataclass(frozen=True)
@@ -50,21 +83,21 @@ class Performance:
 
     level: float = DEFAULT_LEVEL
 
+    info = _infos(Key.ACCURACY, Key.NLL, Key.BRIER)
+
+    def __post_init__(self) -> None:
+        require_level(self.level)
+
     def zeros(self) -> Sums:
-        """No samples."""
         names = ("nll", "nll_squared", "brier", "brier_squared")
         counts = {name: torch.zeros((), dtype=torch.int64) for name in ("count", "correct")}
         return counts | {name: torch.zeros((), dtype=torch.float64) for name in names}
 
     def sums(self, batch: PredictionBatch) -> Sums:
-        """Sums of one batch."""
         labels = batch.required_labels()
         assert batch.log_label is not None  # noqa: S101
         nll = -batch.log_label.double()
-        # The label comes off before squaring: of a sure model, the sum of squares less 2 p_y - 1 is a rounding error.
-        residual = batch.probabilities.clone()
-        residual[torch.arange(len(labels), device=labels.device), labels] -= 1
-        brier = residual.square_().sum(-1, dtype=torch.float64)
+        brier = brier_scores(batch)
         return {
             "count": torch.tensor(len(labels), device=labels.device),
             "correct": batch.top()[1].sum(),
@@ -75,7 +108,6 @@ class Performance:
         }
 
     def compute(self, sums: Sums) -> Estimates:
-        """Estimates of all samples."""
         count = require_samples(sums["count"])
         values = {name: float(value) for name, value in sums.items()}
 
@@ -90,6 +122,12 @@ class Performance:
             Key.BRIER: mean("brier"),
         }
 
+    def contrasts(self, sums: Sums) -> dict[str, Contrast]:
+        """Means have no bias."""
+        count = sums["count"].double()
+        names = {Key.ACCURACY: "correct", Key.NLL: "nll", Key.BRIER: "brier"}
+        return {str(key): _unbiased(sums[name] / count) for key, name in names.items()}
+
 
 @dataclass(frozen=True)
 class TopLabelCalibration:
@@ -98,17 +136,20 @@ class TopLabelCalibration:
     bins: int = DEFAULT_BINS
     level: float = DEFAULT_LEVEL
 
+    info = _infos(Key.MEAN_GAP, Key.ECE, Key.DEBIASED_ECE, Key.MCE)
+
+    def __post_init__(self) -> None:
+        require_count(self.bins, "bins")
+        require_level(self.level)
+
     def zeros(self) -> Sums:
-        """No samples."""
         return _zero_bins(self.bins)
 
     def sums(self, batch: PredictionBatch) -> Sums:
-        """Sums of one batch."""
         confidence, hits = batch.top()
         return _as_sums(sums_by_index(bin_index(confidence, self.bins), confidence, hits, self.bins))
 
     def compute(self, sums: Sums) -> Estimates:
-        """Estimates of all samples."""
         bins = bin_sums_of(sums)
         require_samples(bins.samples)
         interval = calibration_error_interval(bins, level=self.level)
@@ -121,6 +162,12 @@ class TopLabelCalibration:
             ),
         }
 
+    def contrasts(self, sums: Sums) -> dict[str, Contrast]:
+        """The calibration error by its sign cross-fit estimate, before its cut at 0."""
+        bins = BinSums(**sums)
+        terms = error_terms(bins)
+        return {Key.MEAN_GAP: _unbiased(mean_gap(bins)), Key.ECE: Contrast(terms.estimate, terms.bias)}
+
 
 @dataclass(frozen=True)
 class ClasswiseCalibration:
@@ -130,19 +177,23 @@ class ClasswiseCalibration:
     bins: int = DEFAULT_BINS
     level: float = DEFAULT_LEVEL
 
+    info = _infos(Key.CLASSWISE_ECE, Key.BRIER_CALIBRATION)
+
+    def __post_init__(self) -> None:
+        require_count(self.num_classes, "num_classes", least=2)
+        require_count(self.bins, "bins")
+        require_level(self.level)
+
     def zeros(self) -> Sums:
-        """No samples."""
         return _zero_bins(self.num_classes, self.bins)
 
     def sums(self, batch: PredictionBatch) -> Sums:
-        """Sums of one batch."""
         classes = batch.probabilities.shape[-1]
         if classes != self.num_classes:
-            raise ValueError(f"predictions have {classes} classes, the measure was made for {self.num_classes}")
+            raise ValueError(f"predictions have {classes} classes, the metric was made for {self.num_classes}")
         return _as_sums(classwise_sums(batch.probabilities, batch.required_labels(), bins=self.bins))
 
     def compute(self, sums: Sums) -> Estimates:
-        """Estimates of all samples."""
         bins = bin_sums_of(sums)
         require_samples(bins.samples[0])
         interval = calibration_error_interval(bins, level=self.level)
@@ -153,6 +204,11 @@ class ClasswiseCalibration:
             Key.BRIER_CALIBRATION: Estimate.of(float(brier_calibration(bins)), part),
         }
 
+    def contrasts(self, sums: Sums) -> dict[str, Contrast]:
+        """The mean over the classes of their sign cross-fit estimates."""
+        terms = error_terms(BinSums(**sums))
+        return {Key.CLASSWISE_ECE: Contrast(terms.estimate.mean(-1), terms.bias.mean(-1))}
+
 
 @dataclass(frozen=True)
 class ConfidenceRanking:
@@ -161,20 +217,23 @@ class ConfidenceRanking:
     bins: int = DEFAULT_BINS
     level: float = DEFAULT_LEVEL
 
+    info = _infos(*CALIBRATION_BY_RANK, *RANKING_METRICS)
+
+    def __post_init__(self) -> None:
+        require_count(self.bins, "bins")
+        require_level(self.level)
+
     def zeros(self) -> Sums:
-        """No samples."""
         return _zero_bins(CELLS)
 
     def sums(self, batch: PredictionBatch) -> Sums:
-        """Sums of one batch."""
         return _as_sums(histogram_cells(*batch.top()))
 
     def compute(self, sums: Sums) -> Estimates:
-        """Estimates of all samples."""
         cells = bin_sums_of(sums)
         require_samples(cells.samples)
         return {
-            **calibration_by_rank(cells, bins=self.bins, level=self.level, exact=False),
+            **calibration_by_rank(cells, options=ScoreOptions(bins=self.bins, level=self.level), exact=False),
             **ranking_estimates(rank_counts_of_cells(cells), stratified=False, level=self.level, exact=False),
         }
 
@@ -186,39 +245,49 @@ class MisclassificationDetection:
     score: str = "max_softmax"
     level: float = DEFAULT_LEVEL
 
+    info = _infos(*RANKING_METRICS)
+
+    def __post_init__(self) -> None:
+        require_score(self.score)
+        require_level(self.level)
+
     def zeros(self) -> Sums:
-        """No samples."""
         return _zero_histograms()
 
     def sums(self, batch: PredictionBatch) -> Sums:
-        """Sums of one batch."""
         return _score_histograms(batch, self.score, positive=batch.top()[1])
 
     def compute(self, sums: Sums) -> Estimates:
-        """Estimates of all samples."""
         return _detection_estimates(sums, stratified=False, level=self.level)
 
 
 @dataclass(frozen=True)
 class OodDetection:
-    """In-distribution (positive) against foreign samples, by any confidence score; needs no labels."""
+    """In-distribution (positive) against OOD samples, by any confidence score; needs no labels."""
 
     score: str = "max_softmax"
     level: float = DEFAULT_LEVEL
 
+    info = _infos(*(key for key in RANKING_METRICS if key not in SELECTIVE_METRICS))
+
+    def __post_init__(self) -> None:
+        require_score(self.score)
+        require_level(self.level)
+
     def zeros(self) -> Sums:
-        """No samples."""
         return _zero_histograms()
 
     def sums(self, batch: PredictionBatch) -> Sums:
-        """Sums of one batch."""
         if batch.in_distribution is None:
             raise ValueError("OOD detection needs to know which samples are in-distribution; pass in_distribution=")
         return _score_histograms(batch, self.score, positive=batch.in_distribution)
 
     def compute(self, sums: Sums) -> Estimates:
-        """Estimates of all samples."""
         return _detection_estimates(sums, stratified=True, level=self.level)
+
+
+def _unbiased(value: Tensor) -> Contrast:
+    return Contrast(value, torch.zeros_like(value))
 
 
 def _zero_histograms() -> Sums:
@@ -239,6 +308,15 @@ def _detection_estimates(sums: Sums, *, stratified: bool, level: float) -> Estim
     return ranking_estimates(counts, stratified=stratified, level=level, exact=False)
 
 
+def brier_scores(batch: PredictionBatch) -> Tensor:
+    """`sum_k (p_k - 1[k = y])^2` of each sample, float64 `[n]`."""
+    labels = batch.required_labels()
+    # The label comes off before squaring: of a sure model, the sum of squares less 2 p_y - 1 is a rounding error.
+    residual = batch.probabilities.clone()
+    residual[torch.arange(len(labels), device=labels.device), labels] -= 1
+    return residual.square_().sum(-1, dtype=torch.float64)
+
+
 def brier_refinement(brier: Estimate, calibration: Estimate) -> Estimate:
     """The Brier score less its calibration part; the interval adds the widths of both, as if independent."""
     value = brier.value - calibration.value
@@ -249,7 +327,7 @@ def brier_refinement(brier: Estimate, calibration: Estimate) -> Estimate:
 
 
 def bin_sums_of(sums: Sums) -> BinSums:
-    """The sums of a calibration measure as `BinSums`, on the host."""
+    """The sums of a calibration metric as `BinSums`, on the host."""
     return BinSums(**sums).map(torch.Tensor.cpu)
 
 

@@ -1,0 +1,64 @@
+"""Descriptions of samples: which rows are corrupted, and which belong together as a group."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]
+GroupKey = tuple[tuple[str, str | int], ...]
+"""Columns and their values, such as `(("domain", "sketch"), ("severity", 2))`; what is not stated is not there."""
+
+
+class Column(NamedTuple):
+    """A descriptive column as codes `[n]` into its distinct values; the code -1 is a missing value."""
+
+    codes: NDArray[Any]
+    values: Sequence[str | int]
+
+    @classmethod
+    def of(cls, values: Iterable[str | int | None]) -> "Column":
+        """From one value a row; None is missing.
+
+        >>> Column.of(["fog", None, "fog"])
+        Column(codes=array([ 0, -1,  0]), values=['fog'])
+        """
+        codes: dict[str | int, int] = {}
+        column = [-1 if value is None else codes.setdefault(value, len(codes)) for value in values]
+        return cls(np.array(column, np.int64), list(codes))
+
+    def take(self, rows: Mask) -> "Column":
+        """The rows where the mask is True."""
+        return Column(self.codes[rows], self.values)
+
+
+Columns = Mapping[str, Column]
+
+
+def is_corrupted(columns: Columns, rows: int) -> Mask:
+    """Which rows are corrupted, by the columns `corruption` and `severity`.
+
+    A corruption may be named for clean samples too, if their severity is stated to be 0.
+
+    >>> is_corrupted({"corruption": Column.of(["fog", "fog", None]), "severity": Column.of([0, 3, None])}, 3)
+    array([False,  True, False])
+    """
+    corruption, severity = columns.get("corruption"), columns.get("severity")
+    corrupted: Mask = np.zeros(rows, bool) if corruption is None else corruption.codes >= 0
+    if severity is not None:
+        level = np.array([*map(int, severity.values), -1])[severity.codes]
+        corrupted = (corrupted & (level != 0)) | (level > 0)
+    return corrupted
+
+
+def group_rows(columns: Columns) -> Iterator[tuple[GroupKey, Mask]]:
+    """The distinct descriptions of some rows, with the rows of each; nothing where there are no columns."""
+    if not columns:
+        return
+    names = sorted(columns)
+    codes = np.stack([columns[name].codes for name in names], -1)
+    distinct, index = np.unique(codes, axis=0, return_inverse=True)
+    for place, row in enumerate(distinct.tolist()):
+        key = tuple((name, columns[name].values[code]) for name, code in zip(names, row, strict=True) if code >= 0)
+        yield key, index.reshape(-1) == place

@@ -1,0 +1,72 @@
+"""What is computed from predictions: one value that travels wherever scores are made."""
+
+from dataclasses import dataclass
+
+from counterpoise.functional.calibration import DEFAULT_BINS
+from counterpoise.functional.confidence import LOGIT_SCORES
+from counterpoise.functional.intervals import DEFAULT_LEVEL
+from counterpoise.metrics.estimates import KEY_INFO
+from counterpoise.metrics.protocol import Metric
+
+JACKKNIFE_GROUPS = 100
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """Which scores are made of some predictions, and how.
+
+    Attributes:
+        score: confidence score for misclassification and OOD detection (see `counterpoise.functional.confidence`).
+        bins: number of calibration bins.
+        level: nominal coverage of the intervals.
+        metrics: in addition to the standard ones.
+        paired: keep sums by jackknife group too, so that models can be compared on the same samples.
+        exact_samples: up to how many samples ranks are exact; beyond, they come from a fine histogram with a stated
+            error bound. None for any number.
+
+    >>> ScoreOptions(bins=0)
+    Traceback (most recent call last):
+    ValueError: bins must be a whole number of at least 1, got 0
+    """
+
+    score: str = "max_softmax"
+    bins: int = DEFAULT_BINS
+    level: float = DEFAULT_LEVEL
+    metrics: tuple[Metric, ...] = ()
+    paired: bool = False
+    exact_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        require_score(self.score)
+        require_count(self.bins, "bins")
+        require_level(self.level)
+        if self.exact_samples is not None:
+            require_count(self.exact_samples, "exact_samples")
+        taken = set(KEY_INFO)
+        for metric in self.metrics:
+            if clash := taken.intersection(metric.info):
+                raise ValueError(f"{metric!r} has the name of another metric: {', '.join(sorted(clash))}; rename it")
+            taken.update(metric.info)
+
+    @property
+    def groups(self) -> int:
+        """Jackknife groups that sums are kept for."""
+        return JACKKNIFE_GROUPS if self.paired else 1
+
+
+def require_score(score: str) -> None:
+    """Refuse what is not the name of a confidence score."""
+    if score not in LOGIT_SCORES:
+        raise ValueError(f"unknown confidence score {score!r}; choose from {', '.join(LOGIT_SCORES)}")
+
+
+def require_count(value: object, name: str, *, least: int = 1) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def require_level(level: object) -> None:
+    """Refuse what is no nominal coverage."""
+    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level!r}")

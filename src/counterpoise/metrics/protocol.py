@@ -1,0 +1,70 @@
+"""What a metric is: a frozen dataclass of its configuration, with three pure functions.
+
+It says which sums it needs, how a batch adds to them, and what they mean; counts are int64 and sums float64. Because
+sums only ever add up, batches, files, workers and ranks may come in any grouping.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from counterpoise.metrics.estimates import Estimate, MetricInfo
+from counterpoise.metrics.inputs import PredictionBatch
+
+Sums = dict[str, Tensor]
+Estimates = dict[str, Estimate]
+
+
+class Metric(Protocol):
+    """What `evaluate`, `Stream` and `ScoreState` take.
+
+    A metric may also have `contrasts(sums)`, which returns a `Contrast` for each of its names from sums with any
+    leading axes. Models are compared by it where it is there; otherwise `compute` is called once for each jackknife
+    group, and its values are taken.
+    """
+
+    @property
+    def info(self) -> Mapping[str, MetricInfo]:
+        """Title, unit and better direction of every estimate that `compute` returns."""
+
+    def zeros(self) -> Sums:
+        """The sums of no samples."""
+
+    def sums(self, batch: PredictionBatch) -> Sums:
+        """The sums of one batch."""
+
+    def compute(self, sums: Sums) -> Estimates:
+        """Estimates from the sums of all samples; `ValueError` where there were none."""
+
+
+class Contrast(NamedTuple):
+    """What two models are compared by, `[...]` each.
+
+    Attributes:
+        value: of the metric, without the bias that a plug-in value may have.
+        bias: bound of how far it may still lie too low on average.
+    """
+
+    value: Tensor
+    bias: Tensor
+
+
+def contrasts_of(metric: Metric, sums: Sums) -> dict[str, Contrast]:
+    """The contrasts `[G]` of each of `[G, ...]` sums."""
+    vectorised = getattr(metric, "contrasts", None)
+    if vectorised is not None:
+        found: dict[str, Contrast] = vectorised(sums)
+        return found
+    groups = len(next(iter(sums.values())))
+    each = [_values(metric, {name: value[group] for name, value in sums.items()}) for group in range(groups)]
+    values = {key: torch.tensor([part[key] for part in each], dtype=torch.float64) for key in metric.info}
+    return {key: Contrast(value, torch.zeros_like(value)) for key, value in values.items()}
+
+
+def _values(metric: Metric, sums: Sums) -> dict[str, float]:
+    try:
+        return {key: estimate.value for key, estimate in metric.compute(sums).items()}
+    except ValueError:  # all samples are in the group that is left out
+        return dict.fromkeys(metric.info, float("nan"))

@@ -1,0 +1,376 @@
+"""`ScoreState`: what `Scores` and paired comparisons are computed from, as sums that merge.
+
+A batch, a file, a shard, a rank and a worker each give a state; any two merge, in any order, to the same result.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.torch import load as from_safetensors
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from counterpoise._files import read_safetensors, replacing
+from counterpoise.metrics.columns import Column, Columns, GroupKey, Mask, group_rows, is_corrupted
+from counterpoise.metrics.inputs import PredictionBatch, prediction_table
+from counterpoise.metrics.keys import Keys, jackknife_group, sample_keys
+from counterpoise.metrics.options import ScoreOptions
+from counterpoise.metrics.protocol import Metric, Sums
+from counterpoise.metrics.ranks import LabelledColumns, Ranks, ScoreColumn
+from counterpoise.metrics.scores import Scores
+from counterpoise.metrics.standard import group_metrics, standard_metrics
+from counterpoise.metrics.summary import group_scores, scores_of
+from counterpoise.metrics.trial import TrialSample
+
+STATE_SCHEMA = "counterpoise.score_state"
+STATE_VERSION = 1
+OOD = "ood"
+"""Name of a set of OOD samples that has none of its own."""
+
+_LARGEST_GROUPED_SUMS = 1 << 21
+"""Sums are kept by jackknife group up to this many numbers each: 1,398 classes in 15 bins, 84 MB a model."""
+
+
+class Headline:
+    """Everything about labelled samples, and the OOD samples beside them."""
+
+    def __init__(self, *, classes: int, options: ScoreOptions) -> None:
+        self.metrics = (*standard_metrics(options, classes=classes), *options.metrics)
+        self.sums: list[Sums] = []
+        self.ranks = Ranks(score=options.score, exact_samples=options.exact_samples)
+        self.trial = TrialSample(classes)
+
+    def add(self, batch: PredictionBatch, keys: Keys, *, options: ScoreOptions) -> None:
+        """Add labelled samples."""
+        group = jackknife_group(keys, options.groups)
+        found = list(_batch_sums(self.metrics, batch, group, options.groups))
+        if self.sums:
+            self._accumulate(found)
+        else:
+            self.sums = found
+        confidence, hits = (column.cpu() for column in batch.top())
+        scores = None if options.score == "max_softmax" else batch.score(options.score).cpu()
+        self.ranks.add(LabelledColumns(confidence, hits, scores, group))
+        self.trial.add(batch, keys)
+
+    def merge(self, other: "Headline") -> None:
+        """Add what another has seen."""
+        if other.sums and not self.sums:
+            self.sums = [{name: value.clone() for name, value in sums.items()} for sums in other.sums]
+        elif other.sums:
+            self._accumulate(other.sums)
+        self.ranks.merge(other.ranks)
+        self.trial.merge(other.trial)
+
+    def _accumulate(self, found: list[Sums]) -> None:
+        for sums, each in zip(self.sums, found, strict=True):
+            _accumulate(sums, each)
+
+    def total(self, metric: int) -> Sums:
+        """Sums of all jackknife groups, of the metric at that place."""
+        return {name: value.sum(0) for name, value in self.sums[metric].items()}
+
+    def grouped(self) -> Iterator[tuple[Metric, Sums]]:
+        """The metrics whose sums are kept by jackknife group, with their sums `[G, ...]`."""
+        for metric, sums in zip(self.metrics, self.sums, strict=True):
+            if len(next(iter(sums.values()))) > 1:
+                yield metric, sums
+
+
+class ScoreState:
+    """Fixed-size sums of some predictions, batch by batch.
+
+    The headline is about the clean samples where there are any, else about the corrupted ones; each is described by its
+    columns `corruption` and `severity`. Samples of one domain, corruption, severity or any other column are groups.
+
+    Args:
+        classes: K.
+        options: what is computed.
+
+    >>> state = ScoreState(classes=2)
+    >>> state.update(probabilities=[[0.9, 0.1], [0.4, 0.6]], labels=[0, 0], ids=["a", "b"])
+    >>> other = ScoreState(classes=2)
+    >>> other.update(probabilities=[[0.3, 0.7]], labels=[1], ids=["c"])
+    >>> state.merge(other)
+    >>> round(state.compute()["accuracy"].value, 3)
+    0.667
+    """
+
+    def __init__(self, *, classes: int, options: ScoreOptions | None = None) -> None:
+        self.classes, self.options = classes, options or ScoreOptions()
+        self.clean, self.corrupted = (Headline(classes=classes, options=self.options) for _ in range(2))
+        self.groups: dict[GroupKey, list[Sums]] = {}
+        self.unlabelled = self.corrupted_samples = 0
+        self.names: dict[str, dict[str, None]] = {}
+        self._numbered = 0
+
+    @property
+    def samples(self) -> int:
+        """Labelled samples of the headline."""
+        return self.headline.ranks.samples
+
+    @property
+    def headline(self) -> Headline:
+        """The clean samples, or where there are none the corrupted ones."""
+        return self.clean if self.clean.ranks.samples else self.corrupted
+
+    @property
+    def group_metrics(self) -> tuple[Metric, ...]:
+        """What is known of each group."""
+        return (*group_metrics(self.options), *self.options.metrics)
+
+    def update(
+        self,
+        *,
+        logits: Any = None,
+        probabilities: Any = None,
+        labels: Any = None,
+        valid: Any = None,
+        ids: Any = None,
+        columns: Mapping[str, Iterable[str | int | None]] | None = None,
+        ood: str | None = None,
+    ) -> None:
+        """Add a batch.
+
+        Args:
+            logits: `[n, K]`; give these or `probabilities`.
+            probabilities: `[n, K]`, rows summing to 1.
+            labels: class indices `[n]`; without them, samples must be OOD.
+            valid: boolean `[n]`; rows where it is False are left out.
+            ids: integers or text `[n]`, no two samples alike. They decide which jackknife group and which part of the
+                temperature trial a sample belongs to. Without them, samples are numbered as they come.
+            columns: descriptions `[n]` of the samples, by name; None where one is not stated.
+            ood: name of the OOD set that all samples of the batch belong to.
+        """
+        table = prediction_table(logits=logits, probabilities=probabilities, labels=labels, valid=valid)
+        if table.values.shape[-1] != self.classes:
+            raise ValueError(f"predictions have {table.values.shape[-1]} classes, the state is for {self.classes}")
+        rows = len(table.values)
+        keys = sample_keys(np.arange(self._numbered, self._numbered + rows) if ids is None else ids)
+        described = {name: Column.of(values) for name, values in (columns or {}).items()}
+        for name, length in {"ids": len(keys), **{name: len(each.codes) for name, each in described.items()}}.items():
+            if length != rows:
+                raise ValueError(f"{name} must have one entry for each of {rows} rows, got {length}")
+        self._numbered += rows
+        kept = np.ones(rows, bool) if table.valid is None else table.valid.cpu().numpy()
+        described = {name: each.take(kept) for name, each in described.items()}
+        batch = table.checked_rows()
+        if ood is not None:
+            self.add_ood(ood, batch, keys[kept])
+        else:
+            batch.required_labels()
+            self.add(batch, keys[kept], columns=described)
+
+    def add(self, batch: PredictionBatch, keys: Keys, *, columns: Columns) -> None:
+        """Add labelled samples that have been checked."""
+        corrupted = is_corrupted(columns, len(keys))
+        self.corrupted_samples += int(corrupted.sum())
+        if not corrupted.all():
+            self.clean.add(_taken(batch, ~corrupted), keys[~corrupted], options=self.options)
+        if corrupted.any() and not self.clean.ranks.samples:
+            self.corrupted.add(_taken(batch, corrupted), keys[corrupted], options=self.options)
+        self._drop_what_cannot_be_shown()
+        for key, rows in group_rows(columns):
+            taken = _taken(batch, rows)
+            for sums, metric in zip(self._group(key), self.group_metrics, strict=True):
+                _accumulate(sums, metric.sums(taken))
+
+    def add_ood(self, name: str, batch: PredictionBatch, keys: Keys) -> None:
+        """Add OOD samples that have been checked."""
+        column = ScoreColumn(batch.score(self.options.score).cpu(), jackknife_group(keys, self.options.groups))
+        self.clean.ranks.add_ood(name, column)
+        if not self.clean.ranks.samples:
+            self.corrupted.ranks.add_ood(name, column)
+
+    def describe(self, column: str, values: Iterable[str]) -> None:
+        """Note the values of a column that tells where samples come from, such as `data_set`."""
+        self.names.setdefault(column, {}).update(dict.fromkeys(values))
+
+    def merge(self, other: "ScoreState") -> None:
+        """Add what another state of the same options has seen."""
+        if not isinstance(other, ScoreState):
+            raise TypeError(f"a ScoreState merges with another ScoreState, got {type(other).__name__}")
+        if (mine := self._identity()) != (theirs := other._identity()):
+            raise ValueError(f"cannot merge states of different options: {mine} and {theirs}")
+        self.clean.merge(other.clean)
+        if not self.clean.ranks.samples:
+            self.corrupted.merge(other.corrupted)
+        self._drop_what_cannot_be_shown()
+        for key, sums in other.groups.items():
+            for own, found in zip(self._group(key), sums, strict=True):
+                _accumulate(own, found)
+        self.unlabelled += other.unlabelled
+        self.corrupted_samples += other.corrupted_samples
+        self._numbered += other._numbered
+        for column, values in other.names.items():
+            self.describe(column, values)
+
+    def compute(self) -> Scores:
+        """The scores of all samples so far."""
+        part = self.headline
+        if not part.ranks.samples:
+            raise ValueError("there are no labelled samples: call update() before compute()")
+        scores = scores_of(
+            classes=self.classes,
+            options=self.options,
+            metrics=part.metrics,
+            sums=[part.total(place) for place in range(len(part.metrics))],
+            ranks=part.ranks,
+        )
+        return replace(scores, groups=group_scores(self.groups, self.group_metrics))
+
+    def sync(self, group: dist.ProcessGroup | None = None) -> "ScoreState":
+        """A state of what all ranks of the group (by default all) have seen. This one keeps its own part."""
+        on_gpu = dist.get_backend(group) == dist.Backend.NCCL
+        device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        own = torch.frombuffer(bytearray(self.to_bytes()), dtype=torch.uint8).to(device)
+        sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(sizes, torch.tensor([len(own)], device=device), group=group)
+        longest = max(int(size) for size in sizes)
+        parts = [torch.zeros(longest, dtype=torch.uint8, device=device) for _ in sizes]
+        dist.all_gather(parts, torch.nn.functional.pad(own, (0, longest - len(own))), group=group)
+        whole = ScoreState(classes=self.classes, options=self.options)
+        for part, size in zip(parts, sizes, strict=True):
+            whole.merge(ScoreState.from_bytes(part[: int(size)].cpu().numpy().tobytes(), metrics=self.options.metrics))
+        return whole
+
+    def save(self, path: str | Path) -> None:
+        """Write the state as safetensors, atomically: a worker's part, to be merged elsewhere."""
+        with replacing(path) as temporary:
+            temporary.write_bytes(self.to_bytes())
+
+    @classmethod
+    def load(cls, path: str | Path, *, metrics: Sequence[Metric] = ()) -> "ScoreState":
+        """Read what `save` wrote; `metrics` are those in addition to the standard ones, as when it was made."""
+        metadata, tensors = read_safetensors(path)
+        try:
+            return cls._read(metadata, tensors, metrics)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    def to_bytes(self) -> bytes:
+        """The state as the bytes of a safetensors file."""
+        tensors: dict[str, Tensor] = {}
+        for name, part in (("clean", self.clean), ("corrupted", self.corrupted)):
+            if part.ranks.samples or part.ranks.ood_samples:
+                tensors |= _flat(f"{name}/metrics", part.sums)
+                tensors |= {f"{name}/ranks/{key}": value for key, value in part.ranks.tensors().items()}
+                tensors |= {f"{name}/trial/{key}": value for key, value in part.trial.tensors().items()}
+        for index, sums in enumerate(self.groups.values()):
+            tensors |= _flat(f"groups/{index}", sums)
+        document = self._identity() | {
+            "version": STATE_VERSION,
+            "groups": list(self.groups),
+            "unlabelled": self.unlabelled,
+            "corrupted_samples": self.corrupted_samples,
+            "numbered": self._numbered,
+            "names": {column: list(values) for column, values in self.names.items()},
+        }
+        whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+        # One entry alone: safetensors writes several in any order, and the same state shall be the same bytes.
+        return to_safetensors(whole, metadata={STATE_SCHEMA: json.dumps(document)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, metrics: Sequence[Metric] = ()) -> "ScoreState":
+        """Read what `to_bytes` gave."""
+        length = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+        return cls._read(metadata, from_safetensors(data), metrics)
+
+    @classmethod
+    def _read(cls, metadata: Mapping[str, str], tensors: dict[str, Tensor], metrics: Sequence[Metric]) -> "ScoreState":
+        if STATE_SCHEMA not in metadata:
+            raise ValueError("it holds no score state")
+        document = json.loads(metadata[STATE_SCHEMA])
+        if document["version"] != STATE_VERSION:
+            raise ValueError(f"its version is {document['version']!r}, this release reads {STATE_VERSION}")
+        if (wanted := document["options"]["metrics"]) != [repr(metric) for metric in metrics]:
+            raise ValueError(f"it was made with the additional metrics {wanted}; pass these as metrics=")
+        options = ScoreOptions(**(document["options"] | {"metrics": tuple(metrics)}))
+        state = cls(classes=document["classes"], options=options)
+        for name, part in (("clean", state.clean), ("corrupted", state.corrupted)):
+            own = _below(tensors, name)
+            for index, metric in enumerate(part.metrics):
+                if found := _below(own, f"metrics/{index}"):
+                    part.sums.append(_checked_sums(found, metric.zeros(), groups=options.groups))
+            part.ranks = Ranks.of_tensors(
+                _below(own, "ranks"), score=options.score, exact_samples=options.exact_samples
+            )
+            part.trial = TrialSample.of_tensors(_below(own, "trial"), classes=state.classes)
+        for index, key in enumerate(document["groups"]):
+            state.groups[tuple((column, value) for column, value in key)] = [
+                _checked_sums(_below(tensors, f"groups/{index}/{place}"), metric.zeros(), groups=None)
+                for place, metric in enumerate(state.group_metrics)
+            ]
+        state.unlabelled, state.corrupted_samples = document["unlabelled"], document["corrupted_samples"]
+        state._numbered = document["numbered"]
+        for column, values in document["names"].items():
+            state.describe(column, values)
+        return state
+
+    def _group(self, key: GroupKey) -> list[Sums]:
+        return self.groups.get(key) or self.groups.setdefault(key, [metric.zeros() for metric in self.group_metrics])
+
+    def _drop_what_cannot_be_shown(self) -> None:
+        """Once there is a clean sample, the headline is about clean samples."""
+        if self.clean.ranks.samples and self.corrupted.ranks.samples:
+            self.corrupted = Headline(classes=self.classes, options=self.options)
+
+    def _identity(self) -> dict[str, Any]:
+        """What two states must share to be merged."""
+        options = asdict(replace(self.options, metrics=())) | {"metrics": [repr(each) for each in self.options.metrics]}
+        return {"classes": self.classes, "options": options}
+
+
+def _batch_sums(metrics: Sequence[Metric], batch: PredictionBatch, group: Tensor, groups: int) -> Iterator[Sums]:
+    """Sums of one batch, `[groups, ...]` each; of one group alone where many would be too large."""
+    parts: list[PredictionBatch | None] = []
+    for metric in metrics:
+        if groups == 1 or not _fits(metric.zeros(), groups):
+            yield {name: value.cpu().unsqueeze(0) for name, value in metric.sums(batch).items()}
+            continue
+        if not parts:
+            order, sizes = torch.argsort(group, stable=True), torch.bincount(group, minlength=groups).tolist()
+            rows = torch.split(order.to(batch.probabilities.device), sizes)
+            parts = [batch.take(each) if len(each) else None for each in rows]
+        empty = metric.zeros()
+        each = [empty if part is None else metric.sums(part) for part in parts]
+        yield {name: torch.stack([found[name].cpu() for found in each]) for name in empty}
+
+
+def _fits(zeros: Sums, groups: int) -> bool:
+    return groups * max(value.numel() for value in zeros.values()) <= _LARGEST_GROUPED_SUMS
+
+
+def _accumulate(sums: Sums, found: Sums) -> None:
+    for name, value in sums.items():
+        value += found[name].to(value.device)
+
+
+def _taken(batch: PredictionBatch, rows: Mask) -> PredictionBatch:
+    return batch if rows.all() else batch.take(torch.from_numpy(rows).to(batch.probabilities.device))
+
+
+def _flat(prefix: str, every: Sequence[Sums]) -> dict[str, Tensor]:
+    return {f"{prefix}/{index}/{name}": value for index, sums in enumerate(every) for name, value in sums.items()}
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    start = f"{prefix}/"
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+
+
+def _checked_sums(found: Sums, zeros: Sums, *, groups: int | None) -> Sums:
+    """Sums from a file, by jackknife group unless `groups` is None, held to what the metric needs."""
+    leading = () if groups is None else (groups if _fits(zeros, groups) else 1,)
+    for name, zero in zeros.items():
+        shape = torch.Size([*leading, *zero.shape])
+        if name not in found or found[name].shape != shape or found[name].dtype != zero.dtype:
+            raise ValueError(f"its sum {name!r} is missing, or not {list(shape)} of {zero.dtype}")
+    return {name: found[name] for name in zeros}

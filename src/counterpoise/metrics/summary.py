@@ -1,0 +1,131 @@
+"""From the sums of all samples to `Scores`."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from counterpoise.functional.calibration import BinSums, expected_calibration_error, noise_floor
+from counterpoise.functional.detection import balanced_mass, rates, risk_coverage
+from counterpoise.functional.intervals import calibration_error_interval_by_class
+from counterpoise.metrics.columns import GroupKey
+from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.options import ScoreOptions
+from counterpoise.metrics.protocol import Estimates, Metric, Sums
+from counterpoise.metrics.ranking import calibration_by_rank, ranking_estimates
+from counterpoise.metrics.ranks import Ranking, Ranks
+from counterpoise.metrics.scores import CURVE_POINTS, BinTable, ClassTable, GroupScores, RankingScores, Scores
+from counterpoise.metrics.standard import StandardMetrics, bin_sums_of, brier_refinement
+
+_OWN_COLUMNS = ("domain", "corruption", "severity")
+
+
+def scores_of(
+    *, classes: int, options: ScoreOptions, metrics: Sequence[Metric], sums: Sequence[Sums], ranks: Ranks
+) -> Scores:
+    """The scores of some labelled samples, and of OOD samples beside them.
+
+    Args:
+        classes: K.
+        options: what is computed.
+        metrics: the standard ones, then the others.
+        sums: of each metric.
+        ranks: of the samples.
+    """
+    cells = ranks.confidence_cells()
+    estimates = calibration_by_rank(cells, options=options, exact=ranks.exact)
+    for metric, own in zip(metrics, sums, strict=True):
+        estimates |= metric.compute(own)
+    estimates[Key.BRIER_REFINEMENT] = brier_refinement(estimates[Key.BRIER], estimates[Key.BRIER_CALIBRATION])
+    standard = StandardMetrics(*sums[: len(StandardMetrics._fields)])
+    return Scores(
+        samples=ranks.samples,
+        classes=classes,
+        bins=options.bins,
+        level=options.level,
+        estimates=in_order(estimates),
+        top_label=bin_table(bin_sums_of(standard.top_label)),
+        by_class=_class_table(bin_sums_of(standard.classwise), level=options.level),
+        misclassification=_ranking_scores(ranks.misclassification(), ranks, options, stratified=False),
+        ood={
+            name: _ranking_scores(ranks.detection(name), ranks, options, stratified=True) for name in ranks.ood_samples
+        },
+        info={key: info for metric in options.metrics for key, info in metric.info.items()},
+    )
+
+
+def group_scores(groups: Mapping[GroupKey, Sequence[Sums]], metrics: Sequence[Metric]) -> list[GroupScores]:
+    """The scores of each group, by domain, corruption, severity and other columns."""
+
+    def order(key: GroupKey) -> tuple[str, str, int, str]:
+        own = dict(key)
+        rest = repr([each for each in key if each[0] not in _OWN_COLUMNS])
+        return str(own.get("domain", "")), str(own.get("corruption", "")), int(own.get("severity", 0)), rest
+
+    found = []
+    for key in sorted(groups, key=order):
+        own = dict(key)
+        estimates: Estimates = {}
+        for metric, sums in zip(metrics, groups[key], strict=True):
+            estimates |= metric.compute(sums)
+        found.append(
+            GroupScores(
+                domain=None if "domain" not in own else str(own["domain"]),
+                corruption=None if "corruption" not in own else str(own["corruption"]),
+                severity=None if "severity" not in own else int(own["severity"]),
+                samples=int(groups[key][0]["count"]),
+                estimates=estimates,
+                columns={name: str(value) for name, value in own.items() if name not in _OWN_COLUMNS},
+            )
+        )
+    return found
+
+
+def in_order(estimates: Estimates) -> Estimates:
+    """The package's own metrics in the order in which they are shown, then the others."""
+    own = {str(key): estimates[key] for key in Key if key in estimates}
+    return own | {str(key): estimate for key, estimate in estimates.items() if key not in own}
+
+
+def _ranking_scores(ranking: Ranking, ranks: Ranks, options: ScoreOptions, *, stratified: bool) -> RankingScores:
+    counts = ranking.counts
+    # Coverage is even by samples; of two sets of unequal size, each is.
+    shown = _evenly(balanced_mass(counts) if stratified else counts.positive + counts.negative)
+    names, curves = ["threshold", "true_positive_rate", "false_positive_rate"], [ranking.threshold, *rates(counts)]
+    if not stratified:
+        names += ["coverage", "risk"]
+        curves += risk_coverage(counts)
+    return RankingScores(
+        score=options.score,
+        positives=int(counts.positive.sum()),
+        negatives=int(counts.negative.sum()),
+        estimates=ranking_estimates(counts, stratified=stratified, level=options.level, exact=ranks.exact),
+        curves={name: curve[shown].double().tolist() for name, curve in zip(names, curves, strict=True)},
+    )
+
+
+def _evenly(mass: Tensor) -> Tensor:
+    """Which groups of a curve are kept, by their mass `[G]`: both ends, and the last to end before each equal share."""
+    if len(mass) <= CURVE_POINTS:
+        return torch.arange(len(mass), device=mass.device)
+    end = mass.double().cumsum(0)
+    shares = torch.linspace(0, 1, CURVE_POINTS, dtype=torch.float64, device=mass.device) * end[-1]
+    kept: Tensor = torch.unique((torch.searchsorted(end, shares, right=True) - 1).clamp(min=0))
+    return kept
+
+
+def bin_table(sums: BinSums) -> BinTable:
+    """The sums of `[B]` bins as lists."""
+    return BinTable(**{name: getattr(sums, name).tolist() for name in BinTable.__dataclass_fields__})
+
+
+def _class_table(sums: BinSums, *, level: float) -> ClassTable:
+    low, high = calibration_error_interval_by_class(sums, level=level)
+    return ClassTable(
+        frequency=(sums.hits.sum(-1).double() / sums.samples).tolist(),
+        mean_probability=(sums.confidence.sum(-1) / sums.samples).tolist(),
+        ece=expected_calibration_error(sums).tolist(),
+        low=low.tolist(),
+        high=high.tolist(),
+        floor=noise_floor(sums).tolist(),
+    )

@@ -1,0 +1,153 @@
+"""Which samples of several models are the same, by their keys, in bounded memory.
+
+Files in the same order, the usual case, are compared as they are read. Samples that come in another order wait for each
+other; when too many wait, all go to temporary files by a hash of their keys, and each of these is joined by itself.
+"""
+
+from functools import reduce
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.metrics.comparison import PairedMoments
+from counterpoise.metrics.keys import Keys, mixed
+
+MOST_WAITING = 1 << 21
+"""Samples of one model that wait in memory: some 70 MB."""
+_PARTITIONS = 256
+_PARTITION_SALT = 3
+
+Values = NDArray[np.float64]
+
+
+class Samples(NamedTuple):
+    """Keys `[n]` and values `[n, Q]` of samples."""
+
+    keys: Keys
+    values: Values
+
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "Samples":
+        """Some of them."""
+        return Samples(self.keys[rows], self.values[rows])
+
+
+class SampleJoin:
+    """Joins the samples of several models, and adds up how their values differ.
+
+    Args:
+        models: how many.
+        columns: Q, values of each sample.
+        folder: an empty one for temporary files.
+        most_waiting: samples of one model that are kept in memory.
+    """
+
+    def __init__(self, models: int, columns: int, folder: Path, *, most_waiting: int = MOST_WAITING) -> None:
+        self.pairs = list(combinations(range(models), 2))
+        self._moments = np.zeros((len(self.pairs), columns, 3))
+        self._joined = 0
+        self._waiting: list[list[Samples]] = [[] for _ in range(models)]
+        self._columns, self._folder, self._most = columns, folder, most_waiting
+        self._record = np.dtype([("key", np.uint64), ("values", np.float64, (columns,))])
+        self._on_disk = False
+
+    def add(self, model: int, samples: Samples) -> None:
+        """The next samples of a model."""
+        self._waiting[model].append(samples)
+        if not self._on_disk:
+            self._join_in_order()
+        if max(sum(len(part.keys) for part in parts) for parts in self._waiting) > self._most:
+            if not self._on_disk:
+                self._waiting = [[rest] for rest in self._join(self._whole())]
+            if self._on_disk or max(len(parts[0].keys) for parts in self._waiting) > self._most // 2:
+                self._write()
+
+    def finish(self) -> bool:
+        """Join what is left; whether every sample of each model was found in all others."""
+        if not self._on_disk:
+            return not any(len(rest.keys) for rest in self._join(self._whole()))
+        self._write()
+        whole = True
+        for partition in range(_PARTITIONS):
+            rest = self._join([self._read(model, partition) for model in range(len(self._waiting))])
+            whole = whole and not any(len(part.keys) for part in rest)
+        return whole
+
+    def moments(self, pair: tuple[int, int], column: int) -> PairedMoments:
+        """Of the differences in a column, second model minus first."""
+        return PairedMoments(self._joined, *self._moments[self.pairs.index(pair), column].tolist())
+
+    def _join_in_order(self) -> None:
+        """As long as the samples that wait longest are the same for all models."""
+        while all(self._waiting):
+            length = min(len(parts[0].keys) for parts in self._waiting)
+            heads = [parts[0].take(slice(length)) for parts in self._waiting]
+            if any(not np.array_equal(head.keys, heads[0].keys) for head in heads[1:]):
+                return
+            self._accumulate(heads)
+            for parts in self._waiting:
+                rest = parts.pop(0).take(slice(length, None))
+                if len(rest.keys):
+                    parts.insert(0, rest)
+
+    def _whole(self) -> list[Samples]:
+        empty = Samples(np.zeros(0, np.uint64), np.zeros((0, self._columns)))
+        return [
+            Samples(*(np.concatenate(parts) for parts in zip(empty, *waiting, strict=True)))
+            for waiting in self._waiting
+        ]
+
+    def _join(self, every: list[Samples]) -> list[Samples]:
+        """Join the samples that all models have; returns the others of each."""
+        ordered = [samples.take(np.argsort(samples.keys, kind="stable")) for samples in every]
+        told_apart = [_told_apart(samples.keys) for samples in ordered]
+        common = reduce(np.intersect1d, told_apart)
+        places = [np.searchsorted(keys, common) for keys in told_apart]
+        self._accumulate([samples.take(place) for samples, place in zip(ordered, places, strict=True)])
+        return [_without(samples, place) for samples, place in zip(ordered, places, strict=True)]
+
+    def _accumulate(self, every: list[Samples]) -> None:
+        self._joined += len(every[0].keys)
+        for place, (first, second) in enumerate(self.pairs):
+            with np.errstate(invalid="ignore"):  # two labels of probability 0
+                difference = every[second].values - every[first].values
+                for power in range(3):
+                    self._moments[place, :, power] += (difference ** (power + 1)).sum(0)
+
+    def _write(self) -> None:
+        self._on_disk = True
+        for model, samples in enumerate(self._whole()):
+            partition = mixed(samples.keys, salt=_PARTITION_SALT) % np.uint64(_PARTITIONS)
+            for each in np.unique(partition):
+                rows = samples.take(partition == each)
+                records = np.zeros(len(rows.keys), self._record)
+                records["key"], records["values"] = rows
+                with self._path(model, int(each)).open("ab") as file:
+                    file.write(records.tobytes())
+        self._waiting = [[] for _ in self._waiting]
+
+    def _read(self, model: int, partition: int) -> Samples:
+        path = self._path(model, partition)
+        records = np.fromfile(path, self._record) if path.exists() else np.zeros(0, self._record)
+        path.unlink(missing_ok=True)
+        return Samples(records["key"], records["values"])
+
+    def _path(self, model: int, partition: int) -> Path:
+        return self._folder / f"{model}-{partition}"
+
+
+def _without(samples: Samples, places: NDArray[np.intp]) -> Samples:
+    kept = np.ones(len(samples.keys), bool)
+    kept[places] = False
+    return samples.take(kept)
+
+
+def _told_apart(ordered: Keys) -> Keys:
+    """Ascending keys in which the second and later ones of an id that occurs more than once are keys of their own."""
+    if not len(ordered) or (ordered[1:] != ordered[:-1]).all():
+        return ordered
+    first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    occurrence = np.arange(len(ordered)) - np.maximum.accumulate(np.where(first, np.arange(len(ordered)), 0))
+    return ordered + occurrence.astype(np.uint64)

@@ -1,0 +1,303 @@
+"""A score state is the same however rows are divided, merged, saved and loaded; and it takes anybody's metric."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import counterpoise
+from counterpoise.integrations.torchmetrics import StreamedMetric
+from counterpoise.metrics import ScoreOptions, Scores, ScoreState, Stream
+from counterpoise.metrics.comparison import Evaluation, compare
+from counterpoise.predictions import Predictions, write_predictions
+from counterpoise.report import numbers, terminal
+from counterpoise.report.page import write_report
+from counterpoise.scoring import score_files
+from counterpoise.scoring.recalibration import try_temperature
+from counterpoise.testing import check_metric
+from outside_metric import TopTwoAccuracy
+
+K, N = 4, 240
+KEY = "top2_accuracy"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Predictions of two models for the same samples, and what is known of the samples."""
+
+    logits: tuple[torch.Tensor, torch.Tensor]
+    labels: torch.Tensor
+    ids: np.ndarray
+    columns: dict[str, list]
+    outside: torch.Tensor
+
+    def feed(self, state: ScoreState, model: int, rows: torch.Tensor) -> None:
+        for ood in (False, True):
+            own = rows[self.outside[rows] == ood]
+            if len(own):
+                of_rows = {name: [values[row] for row in own.tolist()] for name, values in self.columns.items()}
+                state.update(
+                    logits=self.logits[model][own],
+                    labels=None if ood else self.labels[own],
+                    ids=self.ids[own.numpy()],
+                    columns=None if ood else of_rows,
+                    ood="far" if ood else None,
+                )
+
+
+def rows_of(seed: int, *, text_ids: bool, clean: bool) -> Rows:
+    generator = torch.Generator().manual_seed(seed)
+    truth = 2 * torch.randn(N, K, generator=generator)
+    labels = torch.multinomial(torch.softmax(truth, -1), 1, generator=generator).squeeze(-1)
+    models = tuple(truth + torch.randn(N, K, generator=generator) for _ in range(2))
+    draws = torch.randint(4, (3, N), generator=generator).tolist()
+    numbers = torch.randperm(10 * N, generator=generator)[:N].numpy()
+    return Rows(
+        logits=(models[0], models[1].double()),
+        labels=labels,
+        ids=np.array([f"image {number}" for number in numbers], object) if text_ids else numbers,
+        columns={
+            "corruption": [None if clean and row % 2 else ("fog", "blur")[draws[0][row] % 2] for row in range(N)],
+            "severity": [0 if clean and row % 2 else 1 + draws[1][row] for row in range(N)],
+            "hospital": [("north", "south", None, "west")[draw] for draw in draws[2]],
+        },
+        outside=torch.rand(N, generator=generator) < 0.2,
+    )
+
+
+def assert_same(one: object, other: object, place: str = "") -> None:
+    """Counts and texts equal, numbers within 1e-12 of their size."""
+    if isinstance(one, float) and isinstance(other, float):
+        close = math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12) or (math.isnan(one) and math.isnan(other))
+        assert close, f"{place}: {one} and {other}"
+    elif isinstance(one, dict) and isinstance(other, dict):
+        assert one.keys() == other.keys(), place
+        for key in one:
+            assert_same(one[key], other[key], f"{place}.{key}")
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        assert len(one) == len(other), place
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            assert_same(*pair, f"{place}[{index}]")
+    elif hasattr(one, "__dataclass_fields__"):
+        assert_same(vars(one), vars(other), place)
+    else:
+        assert one == other, f"{place}: {one} and {other}"
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 3),
+    parts=st.lists(st.integers(0, 5), min_size=N, max_size=N),
+    order=st.permutations(range(6)),
+    exact=st.sampled_from([None, 10_000, 60]),
+    score=st.sampled_from(["max_softmax", "energy", "negative_entropy"]),
+    text_ids=st.booleans(),
+    clean=st.booleans(),
+)
+def test_any_partition_merged_in_any_order_is_the_same(
+    tmp_path_factory, seed, parts, order, exact, score, text_ids, clean
+):
+    """Every metric, rank, group, comparison and temperature trial; each part is saved and loaded on its way."""
+    data = rows_of(seed, text_ids=text_ids, clean=clean)
+    options = ScoreOptions(score=score, metrics=(TopTwoAccuracy(),), paired=True, exact_samples=exact)
+    folder = tmp_path_factory.mktemp("states")
+    part_of = torch.tensor(parts)
+    whole, merged = [], []
+    for model in range(2):
+        state = ScoreState(classes=K, options=options)
+        data.feed(state, model, torch.arange(N))
+        whole.append(state)
+        total = ScoreState(classes=K, options=options)
+        for part in order:
+            mine = ScoreState(classes=K, options=options)
+            for batch in torch.nonzero(part_of == part).flatten().flip(0).split(17):
+                data.feed(mine, model, batch)
+            mine.save(folder / "state.safetensors")
+            total.merge(ScoreState.load(folder / "state.safetensors", metrics=options.metrics))
+        merged.append(total)
+    scores = [[state.compute() for state in states] for states in (whole, merged)]
+    for one, other in zip(*scores, strict=True):
+        assert_same(one, other)
+        assert one[KEY].value == other[KEY].value
+        assert {name for group in one.groups for name in group.columns} == {"hospital"}
+        assert {key for group in one.groups for key in group.estimates} >= {KEY, "accuracy", "ece"}
+    assert_same(
+        *(
+            compare(s, [e.headline for e in states], level=0.9)
+            for s, states in zip(scores, (whole, merged), strict=True)
+        )
+    )
+    for one, other in zip(whole, merged, strict=True):
+        assert torch.equal(one.headline.trial.samples()[0], other.headline.trial.samples()[0])
+        one_trial, other_trial = (try_temperature(state.headline.trial, options=options) for state in (one, other))
+        assert_same(one_trial, other_trial)
+
+
+def test_the_same_parts_in_the_same_order_give_the_same_bytes():
+    data = rows_of(0, text_ids=True, clean=True)
+    options = ScoreOptions(paired=True, exact_samples=60)
+    states = []
+    for _ in range(2):
+        total = ScoreState(classes=K, options=options)
+        for rows in torch.arange(N).split(50):
+            part = ScoreState(classes=K, options=options)
+            data.feed(part, 0, rows)
+            total.merge(part)
+        states.append(total.to_bytes())
+    assert states[0] == states[1]
+
+
+def test_a_state_keeps_what_it_was_merged_from():
+    data, options = rows_of(1, text_ids=False, clean=True), ScoreOptions(exact_samples=60)
+    parts = [ScoreState(classes=K, options=options) for _ in range(2)]
+    for part, rows in zip(parts, torch.arange(N).chunk(2), strict=True):
+        data.feed(part, 0, rows)
+    before = [part.to_bytes() for part in parts]
+    total = ScoreState(classes=K, options=options)
+    for part in (*parts, *parts):
+        total.merge(part)
+    assert [part.to_bytes() for part in parts] == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"options": ScoreOptions(bins=10)}, "different options"),
+        ({"options": ScoreOptions(paired=True)}, "different options"),
+        ({"options": ScoreOptions(metrics=(TopTwoAccuracy(),))}, "different options"),
+        ({"classes": K + 1}, "different options"),
+    ],
+)
+def test_states_of_other_options_do_not_merge(change, message):
+    with pytest.raises(ValueError, match=message):
+        ScoreState(classes=K).merge(ScoreState(**({"classes": K} | change)))
+
+
+def test_odd_arguments_are_refused_with_a_remedy(tmp_path):
+    state = ScoreState(classes=3)
+    good = {"probabilities": [[0.5, 0.3, 0.2]], "labels": [0]}
+    with pytest.raises(TypeError, match="merges with another ScoreState, got int"):
+        state.merge(3)
+    with pytest.raises(TypeError, match="merges with another Stream"):
+        Stream(TopTwoAccuracy()).merge(3)
+    with pytest.raises(TypeError, match=r"takes a metric, such as Performance\(\), got None"):
+        Stream(None)
+    with pytest.raises(ValueError, match="ids must have one entry for each of 1 rows, got 2"):
+        state.update(**good, ids=[1, 2])
+    with pytest.raises(ValueError, match=r"integers or text.*float64"):
+        state.update(**good, ids=[1.5])
+    with pytest.raises(ValueError, match="hospital must have one entry"):
+        state.update(**good, columns={"hospital": ["a", "b"]})
+    with pytest.raises(ValueError, match="needs labels"):
+        state.update(probabilities=good["probabilities"])
+    with pytest.raises(ValueError, match="have 2 classes, the state is for 3"):
+        state.update(probabilities=[[0.5, 0.5]], labels=[0])
+    with pytest.raises(ValueError, match="no labelled samples"):
+        state.compute()
+    (tmp_path / "other.safetensors").write_bytes(Stream(TopTwoAccuracy()).sums and b"")
+    with pytest.raises(ValueError, match=r"other\.safetensors"):
+        ScoreState.load(tmp_path / "other.safetensors")
+    own = ScoreState(classes=3, options=ScoreOptions(metrics=(TopTwoAccuracy(),)))
+    own.save(tmp_path / "own.safetensors")
+    with pytest.raises(
+        ValueError, match=r"additional metrics \['TopTwoAccuracy\(level=0.95\)'\]; pass these as metrics="
+    ):
+        ScoreState.load(tmp_path / "own.safetensors")
+    for odd in (
+        {"bins": 0},
+        {"bins": 2.5},
+        {"bins": True},
+        {"level": 1},
+        {"level": "high"},
+        {"score": "msp"},
+        {"exact_samples": 0},
+    ):
+        with pytest.raises(ValueError, match=next(iter(odd)) if "score" not in odd else "unknown confidence score"):
+            ScoreOptions(**odd)
+
+    @dataclass(frozen=True)
+    class Accuracy(TopTwoAccuracy):
+        info = {"accuracy": TopTwoAccuracy.info[KEY]}  # noqa: RUF012
+
+    with pytest.raises(ValueError, match="has the name of another metric: accuracy"):
+        ScoreOptions(metrics=(Accuracy(),))
+
+
+class TestAMetricFromOutside:
+    """It reaches every place without an edit of the package."""
+
+    @pytest.fixture
+    def files(self, tmp_path):
+        data = rows_of(2, text_ids=False, clean=True)
+        for model in range(2):
+            (tmp_path / f"net{model}").mkdir()
+            for shard, rows in enumerate(torch.arange(N).split(100)):
+                table = Predictions.of(
+                    logits=data.logits[model][rows],
+                    labels=data.labels[rows],
+                    ids=data.ids[rows.numpy()],
+                    domain=["photo" if row % 3 else "sketch" for row in rows.tolist()],
+                )
+                write_predictions(tmp_path / f"net{model}" / f"part-{shard}.parquet", table)
+        return data, [tmp_path / "net0", tmp_path / "net1"]
+
+    def expected(self, data, model, rows=slice(None)):
+        top = data.logits[model][rows].topk(2).indices
+        return (top == data.labels[rows, None]).any(-1).double().mean().item()
+
+    def test_its_contract(self):
+        data = rows_of(0, text_ids=False, clean=True)
+        check_metric(TopTwoAccuracy(), logits=data.logits[0], labels=data.labels)
+
+    def test_in_memory_and_printed(self):
+        data = rows_of(2, text_ids=False, clean=True)
+        scores = counterpoise.evaluate(logits=data.logits[0], labels=data.labels, metrics=[TopTwoAccuracy()])
+        assert scores[KEY].value == pytest.approx(self.expected(data, 0), abs=1e-12)
+        assert "Top-2 accuracy" in str(scores)
+        assert "Top-2 accuracy" in scores._repr_html_()
+        assert Scores.from_json(scores.to_json()) == scores
+
+    def test_as_a_torchmetric(self):
+        data, metric = rows_of(2, text_ids=False, clean=True), StreamedMetric(TopTwoAccuracy())
+        metric.update(logits=data.logits[0], labels=data.labels)
+        assert metric.compute()[KEY].item() == pytest.approx(self.expected(data, 0), abs=1e-12)
+
+    def test_in_files_comparison_groups_tables_and_report(self, files, tmp_path):
+        data, folders = files
+        evaluation = score_files(folders, metrics=[TopTwoAccuracy()])
+        values = [model[KEY].value for model in evaluation.models]
+        assert values == pytest.approx([self.expected(data, model) for model in range(2)], abs=1e-12)
+        (difference,) = evaluation.comparison.differences
+        paired = difference.estimates[KEY]
+        assert paired.value == pytest.approx(values[1] - values[0], abs=1e-12)
+        assert paired.low < paired.value < paired.high
+        photo = next(group for group in evaluation.models[0].groups if group.domain == "photo")
+        rows = torch.arange(N) % 3 != 0
+        assert photo.estimates[KEY].value == pytest.approx(self.expected(data, 0, rows), abs=1e-12)
+        again = Evaluation.from_json(evaluation.to_json())
+        assert again == evaluation
+        for text in (
+            terminal.as_text(again, risk=0.05),
+            *(table.rows.__repr__() for table in (numbers.summary(again), numbers.paired_differences(again))),
+            repr(numbers.group_table(again.models[0])),
+        ):
+            assert "Top-2 accuracy" in text
+        assert numbers.estimates_csv(again).count(KEY) >= 2 + 2 + 1
+        write_report(tmp_path / "report.html", again, risk=0.05)
+        assert "Top-2 accuracy" in (tmp_path / "report.html").read_text()
+
+    def test_best_by_its_own_direction(self, files):
+        _, folders = files
+        evaluation = score_files(folders, metrics=[TopTwoAccuracy()])
+        comparison = evaluation.comparison
+        (difference,) = comparison.differences
+        better = replace(difference.estimates[KEY], low=0.01, high=0.03)
+        sure = replace(comparison, differences=[replace(difference, estimates={KEY: better})])
+        table = numbers.summary(replace(evaluation, comparison=sure))
+        (row,) = [row for row in table.rows if row[0].text.startswith("Top-2")]
+        values = [model[KEY].value for model in evaluation.models]
+        assert [cell.best for cell in row[1:]] == ([False, True] if values[1] > values[0] else [False, False])
