@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
-from counterpoise.functional.calibration import BinSums
+from counterpoise.functional.calibration import BinSums, error_terms
 from counterpoise.functional.detection import DEFAULT_TPR, RankCounts, interpolated_fpr_at_tpr, merged_groups
 from counterpoise.functional.histogram import CELLS, unit_or_score_cells
-from counterpoise.functional.intervals import error_terms, normal_quantile
+from counterpoise.functional.paired import jackknife_interval
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
 from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.measures import ClasswiseCalibration, Performance, TopLabelCalibration
@@ -272,8 +272,7 @@ def compare(
 
 def _difference(first: Estimate, second: Estimate, without: Tensor, second_without: Tensor, level: float) -> Estimate:
     value = second.value - first.value
-    half = jackknife_quantile(level) * jackknife_error(second_without.double() - without.double())
-    return Estimate(value, value - half, value + half)
+    return Estimate.of(value, jackknife_interval(value, second_without.double() - without.double(), level=level))
 
 
 def _error_difference(plain: Estimate, first: tuple[float, float], second: tuple[float, float]) -> Estimate:
@@ -281,22 +280,6 @@ def _error_difference(plain: Estimate, first: tuple[float, float], second: tuple
     (value, bound), (second_value, second_bound) = first, second
     half, difference = (plain.high - plain.low) / 2, second_value - value
     return Estimate(plain.value, difference - bound - half, difference + second_bound + half)
-
-
-def jackknife_error(left_out: Tensor) -> float:
-    """Standard error from the values `[G]` with each group left out; NaN where one of them is not defined."""
-    groups = len(left_out)
-    return float(((left_out - left_out.mean()) ** 2).sum().mul((groups - 1) / groups).sqrt())
-
-
-def jackknife_quantile(level: float) -> float:
-    """Central quantile of Student's t with `GROUPS - 1` degrees of freedom, by its expansion around the normal one.
-
-    >>> round(jackknife_quantile(0.95), 3)
-    1.984
-    """
-    z, degrees = normal_quantile(level), GROUPS - 1
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
 def _without_each(counts: RankCounts) -> RankCounts:

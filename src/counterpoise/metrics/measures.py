@@ -46,13 +46,13 @@ Estimates = dict[Key, Estimate]
 
 @dataclass(frozen=True)
 class Performance:
-    """Accuracy (Wilson interval), negative log-likelihood and Brier score (normal intervals)."""
+    """Accuracy (Wilson interval), negative log-likelihood and Brier score (`mean_interval`)."""
 
     level: float = DEFAULT_LEVEL
 
     def zeros(self) -> Sums:
         """No samples."""
-        names = ("nll", "nll_squared", "brier", "brier_squared")
+        names = ("nll", "nll_squared", "nll_cubed", "brier", "brier_squared", "brier_cubed")
         counts = {name: torch.zeros((), dtype=torch.int64) for name in ("count", "correct")}
         return counts | {name: torch.zeros((), dtype=torch.float64) for name in names}
 
@@ -70,8 +70,10 @@ class Performance:
             "correct": batch.top()[1].sum(),
             "nll": nll.sum(),
             "nll_squared": (nll**2).sum(),
+            "nll_cubed": (nll**3).sum(),
             "brier": brier.sum(),
             "brier_squared": (brier**2).sum(),
+            "brier_cubed": (brier**3).sum(),
         }
 
     def compute(self, sums: Sums) -> Estimates:
@@ -80,7 +82,8 @@ class Performance:
         values = {name: float(value) for name, value in sums.items()}
 
         def mean(name: str) -> Estimate:
-            interval = mean_interval(values[name], values[f"{name}_squared"], count, level=self.level)
+            powers = (values[name], values[f"{name}_squared"], values[f"{name}_cubed"])
+            interval = mean_interval(*powers, count, level=self.level)
             return Estimate.of(values[name] / count, interval)
 
         accuracy = wilson_interval(values["correct"], count, level=self.level)
