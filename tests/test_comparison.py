@@ -6,8 +6,9 @@ import torch
 
 import counterpoise
 from counterpoise.functional.detection import RankCounts, interpolated_fpr_at_tpr
+from counterpoise.functional.paired import jackknife_error, jackknife_quantile
 from counterpoise.metrics import KEY_INFO, ScoreOptions, ScoreState
-from counterpoise.metrics.comparison import Comparison, Difference, compare, jackknife_error, jackknife_quantile
+from counterpoise.metrics.comparison import Comparison, Difference, compare
 from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.metrics.options import JACKKNIFE_GROUPS
 from counterpoise.predictions import Header, Predictions, write_predictions
@@ -39,7 +40,7 @@ def test_standard_errors_are_those_of_the_mean_difference():
     nll = [torch.nn.functional.cross_entropy(logits, labels, reduction="none").double() for logits in (first, second)]
     for key, (one, other) in {Key.ACCURACY: hits, Key.NLL: nll}.items():
         expected = other - one
-        half = jackknife_quantile(0.95) * float(expected.std()) / len(labels) ** 0.5
+        half = jackknife_quantile(0.95, groups=JACKKNIFE_GROUPS) * float(expected.std()) / len(labels) ** 0.5
         estimate = difference.estimates[key]
         assert estimate.value == pytest.approx(float(expected.mean()), abs=1e-6)
         assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.25)
@@ -114,7 +115,7 @@ def test_naming_the_best_of_more_models_takes_wider_intervals():
 def test_students_quantile_against_scipy():
     scipy_stats = pytest.importorskip("scipy.stats")
     for level in (0.9, 0.95, 0.99):
-        assert jackknife_quantile(level) == pytest.approx(scipy_stats.t.ppf(0.5 + level / 2, 99), rel=1e-4)
+        assert jackknife_quantile(level, groups=100) == pytest.approx(scipy_stats.t.ppf(0.5 + level / 2, 99), rel=1e-4)
 
 
 def test_jackknife_of_a_mean_is_its_standard_error():

@@ -142,7 +142,8 @@ def value_text(row: Row, column: Column, *, scaled: bool, captioned: bool) -> st
         return "undefined"
     text = number(KEY_INFO[column.key], found.mean)
     if found.count > 1:
-        text = f"{text} ± {number(KEY_INFO[column.key], found.deviation)} {_interval_text(column.key, found.low, found.high)}"
+        deviation = number(KEY_INFO[column.key], found.deviation)
+        text = f"{text} ± {deviation} {_interval_text(column.key, found.low, found.high)}"
     else:
         only = next(each for each in row.estimates(column, scaled=scaled) if each and not math.isnan(each.value))
         if not math.isnan(only.low):

@@ -1,22 +1,22 @@
 """Confidence intervals, each with the method that fits its measure.
 
-`level` is the nominal coverage. Accuracy: Wilson. Means (NLL, Brier score): normal. Mean gap: both. Calibration
-errors: `calibration_error_interval`, whose estimand is the population value of the binned error. AUROC: DeLong. Other
-ranking measures: bootstrap.
+`level` is the nominal coverage. Accuracy: Wilson. Means (NLL, Brier score): normal and Hall. Mean gap: normal and
+Wilson. Calibration errors: `calibration_error_interval`, whose estimand is the population value of the binned error.
+AUROC: DeLong. Other ranking measures: bootstrap. Differences of two models on the same samples: `functional.paired`.
 """
 
 import math
 from collections.abc import Callable, Collection
-from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from counterpoise.functional.calibration import (
     BinSums,
     brier_calibration,
-    cross_fit_size,
+    error_terms,
     gap_deviation,
 )
 from counterpoise.functional.detection import LARGEST_DETECTION_ERROR, RankCounts, auroc, merged_groups, rates
@@ -54,14 +54,41 @@ def wilson_interval(hits: float, count: float, *, level: float = DEFAULT_LEVEL) 
     return Interval(max(0.0, centre - half), min(1.0, centre + half))
 
 
-def mean_interval(total: float, total_of_squares: float, count: float, *, level: float = DEFAULT_LEVEL) -> Interval:
-    """Normal interval of a mean, from the sum and the sum of squares; NaN for one value, which has no variance."""
+def mean_interval(
+    total: float, total_of_squares: float, total_of_cubes: float, count: float, *, level: float = DEFAULT_LEVEL
+) -> Interval:
+    """Interval of a mean m, from the sums of x, x^2 and x^3: the normal one and Hall's for skewed values, together.
+
+    The normal limits are `m -+ z s` with the standard error s. Where few values are large, as the NLL of a model with
+    few errors, a sample that holds too few of them has too low a mean and too small a spread, both at once. Hall's
+    transformation corrects for the skewness g of the mean: `m - s T(z)` and `m - s T(-z)` with
+    `T(x) = 3 / g (cbrt(1 + g (x - g / 6)) - 1)`. Of each kind the outer limit is taken; without skewness they agree.
+    One value has no variance: NaN.
+
+    Reference: P. Hall, "On the removal of skewness by transformation", J. R. Stat. Soc. B 54 (1992).
+
+    >>> low, high = mean_interval(12.0, 12.0, 12.0, 1000)  # twelve values of 1, the others 0
+    >>> round(low, 4), round(high, 4)
+    (0.0052, 0.0209)
+    """
     if count < 2:
         return Interval(math.nan, math.nan)
-    mean = total / count
-    variance = max(0.0, total_of_squares / count - mean**2) / (count - 1)
-    half = normal_quantile(level) * math.sqrt(variance)
-    return Interval(mean - half, mean + half)
+    z, mean = normal_quantile(level), total / count
+    variance = max(0.0, total_of_squares / count - mean**2)
+    if variance == 0:
+        return Interval(mean, mean)
+    error = math.sqrt(variance / (count - 1))
+    third_moment = total_of_cubes / count - 3 * mean * total_of_squares / count + 2 * mean**3
+    # Of any n values it lies within -1 and 1; where they hardly differ, the moment is rounding.
+    skewness = min(1.0, max(-1.0, third_moment / variance**1.5 / math.sqrt(count)))
+    below, above = max(z, _hall_quantile(z, skewness)), max(z, -_hall_quantile(-z, skewness))
+    return Interval(mean - error * below, mean + error * above)
+
+
+def _hall_quantile(z: float, skewness: float) -> float:
+    if abs(skewness) < 1e-6:  # its limit; the quotient would be rounding
+        return z
+    return 3 / skewness * (math.cbrt(1 + skewness * (z - skewness / 6)) - 1)
 
 
 def calibration_error_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -> Interval:
@@ -79,7 +106,11 @@ def calibration_error_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -
       a model without a single error does not get an interval of width 0. With few errors it is also at least what
       `mean_gap_interval` leaves open: the error cannot be below the mean gap.
 
-    Over classes the gaps of one sample are dependent; twice the sum of the classes' variances bounds theirs.
+    Over classes the gaps of one sample are dependent; twice the sum of the classes' variances bounds theirs. A few
+    errors are spread so thinly over classes and bins that each gap by itself looks like noise. Their sums do not: the
+    upper limit is at least that of the error of all classes pooled, and of the error with each class in one bin, which
+    the classwise error cannot be below either (`_coarse_limit`).
+
     Both limits are cut to [0, 1]. Coverage by simulation: `python -m benchmarks.coverage`.
     """
     z = normal_quantile(level)
@@ -89,8 +120,7 @@ def calibration_error_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -
     low = float(terms.estimate.sum()) - z * dependence * math.sqrt(float(terms.variance_near_zero.sum().clamp(min=0)))
     half = z * dependence * math.sqrt(float(terms.variance.sum().clamp(min=0)))
     high = float((terms.estimate + terms.bias).sum()) + max(half, none_seen(_samples(sums), level=level))
-    if classes == 1:
-        high = max(high, float(_largest_gap(sums, level=level)))
+    high = max(high, float(_largest_gap(sums, level=level)) if classes == 1 else _coarse_limit(sums, level=level))
     return Interval(min(1.0, max(0.0, low / classes)), min(1.0, max(0.0, high / classes)))
 
 
@@ -135,45 +165,24 @@ def _largest_gap(sums: BinSums, *, level: float) -> Tensor:
     return torch.where(few, torch.maximum(-low, high), 0.0)
 
 
+def _coarse_limit(sums: BinSums, *, level: float) -> float:
+    """Upper limit of the sum over classes of their errors, from `[K, B]` sums, at two coarser resolutions.
+
+    - All classes pooled: `L = sum_b abs(sum_k d_kb)`. An error is one sample too few in a bin of the predicted class
+      and one too many in a bin of the label's, so it moves L by u = 2 / N. The limit is the score interval's for such
+      a count, `L + u z^2 / 2 + z sqrt(V + (u z / 2)^2)`, with V twice the sum of the variances of all gaps.
+    - Each class in one bin, as by `calibration_error_interval`.
+    """
+    z, unit = normal_quantile(level), 2 / _samples(sums)
+    variance = 2 * float((gap_deviation(sums) ** 2).sum())
+    pooled = float(sums.gap.sum(0).abs().sum()) + unit * z**2 / 2 + z * math.hypot(math.sqrt(variance), unit * z / 2)
+    terms = error_terms(sums.map(lambda each: each.sum(-1, keepdim=True)))
+    by_class = float((terms.estimate + terms.bias).sum()) + z * math.sqrt(2 * float(terms.variance.sum().clamp(min=0)))
+    return max(pooled, by_class)
+
+
 _FEW = 50
 """Errors whose number is still so skewed that a normal upper limit is too low."""
-
-
-class ErrorTerms(NamedTuple):
-    """What the interval of a calibration error is made of, `[...]` from `[..., B]` sums.
-
-    Attributes:
-        estimate: sign cross-fit estimate, before its cut at 0.
-        bias: bound of how far it lies below the population value on average.
-        variance: of the estimate.
-        variance_near_zero: the same where all but clear gaps are taken for noise.
-    """
-
-    estimate: Tensor
-    bias: Tensor
-    variance: Tensor
-    variance_near_zero: Tensor
-
-
-def error_terms(sums: BinSums) -> ErrorTerms:
-    """Estimate, bias and variance of a binned calibration error."""
-    gap, deviation = sums.gap, gap_deviation(sums)
-    ratio = gap.abs() / deviation.clamp(min=torch.finfo(gap.dtype).tiny)
-    biased = ratio.clamp(min=_RATIO_OF_LARGEST_BIAS)
-    signed = torch.erf(ratio / math.sqrt(2)) * gap.abs()
-    covariance = (signed.sum(-1) ** 2 - (signed**2).sum(-1)) / sums.samples
-
-    def variance(shrink: float) -> Tensor:
-        # The square of the ratio is too large by 1 on average. Near 0 the lower limit can take the variance of a
-        # calibrated bin for all but clear gaps, since gaps that are neither bias the estimate downwards.
-        return (_term_variance((ratio**2 - shrink).clamp(min=0).sqrt()) * deviation**2).sum(-1) - covariance
-
-    return ErrorTerms(
-        estimate=cross_fit_size(gap, deviation).sum(-1),
-        bias=(2 * biased * torch.special.ndtr(-biased / math.sqrt(2)) * deviation).sum(-1),
-        variance=variance(1.0),
-        variance_near_zero=variance(4.0),
-    )
 
 
 def none_seen(samples: float, *, level: float) -> float:
@@ -183,35 +192,6 @@ def none_seen(samples: float, *, level: float) -> float:
 
 def _samples(sums: BinSums) -> float:
     return float(sums.samples.reshape(-1)[0])
-
-
-_RATIO_OF_LARGEST_BIAS = 1.05
-"""Gap over deviation at which the sign cross-fit estimate is most biased, by 0.48 deviations."""
-
-
-@lru_cache(maxsize=1)
-def _term_variance_table() -> tuple[Tensor, float]:
-    """Variance of `cross_fit_size(d, 1)` for d normal around 0, 1/64, ... 8 with deviation 1, and the step.
-
-    By the trapezoid rule, which is exact to rounding for smooth functions that vanish at both ends.
-    """
-    step = 1 / 64
-    centre = torch.arange(0, 8 + step, step, dtype=torch.float64)
-    node = torch.linspace(-9, 9, 1153, dtype=torch.float64)
-    weight = torch.softmax(-0.5 * node**2, 0)
-    values = cross_fit_size(centre.unsqueeze(-1) + node, torch.ones(1, dtype=torch.float64))
-    mean = values @ weight
-    return ((values - mean.unsqueeze(-1)) ** 2) @ weight, step
-
-
-def _term_variance(ratio: Tensor) -> Tensor:
-    """Variance of a term over s^2, given gap over deviation: 0.70 at 0, 1.64 at most, 1 for clear gaps."""
-    table, step = _term_variance_table()
-    table = table.to(ratio.device)
-    place = (ratio / step).clamp(max=len(table) - 2)
-    left = place.floor().long()
-    fraction = place - left
-    return table[left] * (1 - fraction) + table[left + 1] * fraction
 
 
 def maximum_error_interval(sums: BinSums, *, level: float = DEFAULT_LEVEL) -> Interval:
@@ -313,9 +293,13 @@ def bootstrap_intervals(
     """
     merged = _merge_groups(counts)
     groups = len(merged.positive)
-    generator = torch.Generator().manual_seed(seed)
-    sides = list(merged) if stratified else [torch.cat(list(merged))]
-    drawn = torch.cat([_resample(side, generator) for side in sides], dim=-1)
+    generator = np.random.default_rng(seed)
+    sides = [side.numpy() for side in (merged if stratified else [torch.cat(list(merged))])]
+    drawn = torch.from_numpy(
+        np.concatenate(
+            [generator.multinomial(side.sum(), side / side.sum(), size=BOOTSTRAP_RESAMPLES) for side in sides], axis=-1
+        )
+    )
     resampled = RankCounts(drawn[:, :groups], drawn[:, groups:])
     z, tail = normal_quantile(level), (1 - level) / 2
     quantiles = torch.tensor([tail, 1 - tail], dtype=torch.float64, device="cpu")
@@ -357,19 +341,3 @@ def _merge_groups(counts: RankCounts) -> RankCounts:
     index = merged_groups(RankCounts(positive, negative), BOOTSTRAP_GROUPS)
     zero = positive.new_zeros(BOOTSTRAP_GROUPS)
     return RankCounts(zero.index_add(0, index, positive), zero.index_add(0, index, negative))
-
-
-def _resample(count: Tensor, generator: torch.Generator) -> Tensor:
-    """`[R, G]` counts of as many samples drawn with replacement: a multinomial, by repeated halving."""
-    groups = len(count)
-    leaves = torch.zeros(1 << (groups - 1).bit_length(), dtype=torch.float64, device="cpu")
-    leaves[:groups] = count
-    levels = [leaves]
-    while len(levels[-1]) > 1:
-        levels.append(levels[-1].view(-1, 2).sum(-1))
-    drawn = torch.full((BOOTSTRAP_RESAMPLES, 1), float(count.sum()), dtype=torch.float64, device="cpu")
-    for parent, children in zip(levels[:0:-1], levels[-2::-1], strict=True):
-        share = torch.where(parent > 0, children[0::2] / parent.clamp(min=1), 0.0)
-        left = torch.binomial(drawn, share.expand_as(drawn).contiguous(), generator=generator)
-        drawn = torch.stack([left, drawn - left], -1).flatten(1)
-    return drawn[:, :groups]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
 from counterpoise.functional.detection import DEFAULT_TPR, RankCounts, interpolated_fpr_at_tpr
-from counterpoise.functional.intervals import normal_quantile
+from counterpoise.functional.paired import jackknife_interval, paired_accuracy_interval, paired_mean_interval
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.options import JACKKNIFE_GROUPS
 from counterpoise.metrics.protocol import Contrast, Sums, contrasts_of
@@ -33,18 +33,11 @@ _RANKING_METRICS: dict[Key, Callable[[RankCounts], Tensor]] = RANKING_METRICS | 
 """As they are taken where a group is left out: a threshold that jumped from cell to cell would hide how it moves."""
 
 
-PAIRED = (Key.ACCURACY, Key.NLL, Key.BRIER)
+PAIRED = (Key.ACCURACY, Key.NLL, Key.BRIER, Key.MEAN_GAP)
 """Metrics that are means over samples, so that two models can be compared sample by sample."""
 
-
-@dataclass(frozen=True)
-class PairedMoments:
-    """Of the differences d of n samples, second model minus first: sums of d, of d^2 and of d^3."""
-
-    count: int
-    total: float
-    squares: float
-    cubes: float
+PairSums = Mapping[tuple[int, int], Mapping[str, Tensor]]
+"""Of each pair of models and each of `PAIRED`, `power_sums` of the differences of samples, second minus first."""
 
 
 @dataclass(frozen=True)
@@ -126,11 +119,11 @@ class _LeftOut:
         Calibration errors are biased: the interval is around their debiased values, widened by what may be left.
         """
         value = estimates[0].value - estimates[1].value
-        half = jackknife_quantile(level) * jackknife_error(self.values.double() - other.values.double())
+        left_out = self.values.double() - other.values.double()
         if self.whole is None or other.whole is None:
-            return Estimate(value, value - half, value + half)
-        centre = float(self.whole.value - other.whole.value)
-        return Estimate(value, centre - float(other.whole.bias) - half, centre + float(self.whole.bias) + half)
+            return Estimate.of(value, jackknife_interval(value, left_out, level=level))
+        low, high = jackknife_interval(float(self.whole.value - other.whole.value), left_out, level=level)
+        return Estimate(value, low - float(other.whole.bias), high + float(self.whole.bias))
 
 
 def compare(
@@ -138,7 +131,7 @@ def compare(
     headlines: Sequence[Headline],
     *,
     level: float,
-    moments: Mapping[tuple[int, int], Mapping[str, PairedMoments]] | None = None,
+    pairs: PairSums | None = None,
     without: Collection[str] = (),
 ) -> Comparison:
     """All paired differences of models whose samples are the same.
@@ -147,7 +140,7 @@ def compare(
         models: their scores.
         headlines: what these were computed from, by jackknife group.
         level: nominal coverage of one comparison.
-        moments: of the differences of single samples, for each pair of models, by metric.
+        pairs: what is known of the samples one by one; without it, everything is by jackknife.
         without: OOD sets that are not the same for all models.
     """
     adjusted = 1 - (1 - level) / max(1, len(models) - 1)
@@ -162,8 +155,8 @@ def compare(
             for key, found in left_out[second].items()
             if key in left_out[first]
         }
-        for key, found_moments in (moments or {}).get((first, second), {}).items():
-            estimates[key] = _paired_difference(key, estimates[key], found_moments, level=adjusted)
+        for key, sums in (pairs or {}).get((first, second), {}).items():
+            estimates[key] = _paired_difference(key, estimates[key], sums, level=adjusted)
         by_set = {
             name: {
                 key: found.minus(
@@ -179,8 +172,13 @@ def compare(
     return Comparison(samples=models[0].samples, level=adjusted, differences=differences)
 
 
-def _paired_difference(key: str, plain: Estimate, moments: PairedMoments, *, level: float) -> Estimate:
-    return plain
+def _paired_difference(key: str, plain: Estimate, sums: Tensor, *, level: float) -> Estimate:
+    """The difference of two means, from `power_sums` of the differences of samples."""
+    if key != Key.ACCURACY:
+        return Estimate.of(plain.value, paired_mean_interval(sums, level=level))
+    count, total, discordant = sums[:3].tolist()  # of hits, a difference is -1, 0 or 1
+    interval = paired_accuracy_interval((discordant + total) / 2, (discordant - total) / 2, count, level=level)
+    return Estimate.of(plain.value, interval)
 
 
 def _left_out(headline: Headline) -> dict[str, _LeftOut]:
@@ -207,19 +205,3 @@ def _without_each(sums: Sums) -> Sums:
 
 def _without_each_side(counts: RankCounts) -> list[Tensor]:
     return [side.sum(0, keepdim=True) - side for side in counts]
-
-
-def jackknife_error(left_out: Tensor) -> float:
-    """Standard error from the values `[G]` with each group left out; NaN where one of them is not defined."""
-    groups = len(left_out)
-    return float(((left_out - left_out.mean()) ** 2).sum().mul((groups - 1) / groups).sqrt())
-
-
-def jackknife_quantile(level: float) -> float:
-    """Central quantile of Student's t with one degree of freedom less than groups, by its expansion around the normal.
-
-    >>> round(jackknife_quantile(0.95), 3)
-    1.984
-    """
-    z, degrees = normal_quantile(level), JACKKNIFE_GROUPS - 1
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)

@@ -18,6 +18,7 @@ from counterpoise.functional.calibration import (
     brier_calibration,
     classwise_calibration_error,
     debiased_calibration_error,
+    error_terms,
     expected_calibration_error,
     maximum_calibration_error,
     mean_gap,
@@ -32,7 +33,6 @@ from counterpoise.functional.intervals import (
     Interval,
     brier_calibration_interval,
     calibration_error_interval,
-    error_terms,
     maximum_error_interval,
     mean_gap_interval,
     mean_interval,
@@ -79,7 +79,7 @@ def group_metrics(options: ScoreOptions) -> tuple[Metric, Metric]:
 
 @dataclass(frozen=True)
 class Performance:
-    """Accuracy (Wilson interval), negative log-likelihood and Brier score (normal intervals)."""
+    """Accuracy (Wilson interval), negative log-likelihood and Brier score (`mean_interval`)."""
 
     level: float = DEFAULT_LEVEL
 
@@ -89,7 +89,7 @@ class Performance:
         require_level(self.level)
 
     def zeros(self) -> Sums:
-        names = ("nll", "nll_squared", "brier", "brier_squared")
+        names = ("nll", "nll_squared", "nll_cubed", "brier", "brier_squared", "brier_cubed")
         counts = {name: torch.zeros((), dtype=torch.int64) for name in ("count", "correct")}
         return counts | {name: torch.zeros((), dtype=torch.float64) for name in names}
 
@@ -103,8 +103,10 @@ class Performance:
             "correct": batch.top()[1].sum(),
             "nll": nll.sum(),
             "nll_squared": (nll**2).sum(),
+            "nll_cubed": (nll**3).sum(),
             "brier": brier.sum(),
             "brier_squared": (brier**2).sum(),
+            "brier_cubed": (brier**3).sum(),
         }
 
     def compute(self, sums: Sums) -> Estimates:
@@ -112,7 +114,8 @@ class Performance:
         values = {name: float(value) for name, value in sums.items()}
 
         def mean(name: str) -> Estimate:
-            interval = mean_interval(values[name], values[f"{name}_squared"], count, level=self.level)
+            powers = (values[name], values[f"{name}_squared"], values[f"{name}_cubed"])
+            interval = mean_interval(*powers, count, level=self.level)
             return Estimate.of(values[name] / count, interval)
 
         accuracy = wilson_interval(values["correct"], count, level=self.level)

@@ -14,6 +14,7 @@ from counterpoise.functional.confidence import LOGIT_SCORES, PROBABILITY_SCORES
 from counterpoise.functional.reduction import upcast
 from counterpoise.metrics.columns import Column, is_corrupted
 from counterpoise.metrics.comparison import PAIRED
+from counterpoise.metrics.estimates import Key
 from counterpoise.metrics.inputs import PredictionBatch, PredictionTable
 from counterpoise.metrics.keys import Keys, mixed, sample_keys
 from counterpoise.metrics.options import ScoreOptions
@@ -144,8 +145,14 @@ class BatchScorer:
 def paired_values(batch: PredictionBatch) -> tuple[Tensor, ...]:
     """Of each sample what the metrics `PAIRED` are means of, float64 `[n]` each."""
     assert batch.log_label is not None  # noqa: S101
-    assert len(PAIRED) == 3  # noqa: S101
-    return batch.top()[1].double(), -batch.log_label.double(), brier_scores(batch)
+    confidence, hits = batch.top()
+    values = {
+        Key.ACCURACY: hits.double(),
+        Key.NLL: -batch.log_label.double(),
+        Key.BRIER: brier_scores(batch),
+        Key.MEAN_GAP: confidence.double() - hits.double(),
+    }
+    return tuple(values[key] for key in PAIRED)
 
 
 def require_score(file: PredictionFile, score: str) -> None:

@@ -319,13 +319,13 @@ class _Pairing:
         headlines = [model.state.headline for model in models if model.state is not None]
         unlike = {part.removeprefix(OOD_SET) for part, is_same in same.items() if not is_same}
         join = self._joins[CLEAN if CLEAN in self._joins else CORRUPTED]
-        moments = {
-            pair: {str(key): join.moments(pair, column) for column, key in enumerate(PAIRED)} for pair in join.pairs
+        pairs = {
+            pair: {str(key): join.power_sums(pair, column) for column, key in enumerate(PAIRED)} for pair in join.pairs
         }
         remarks = (
             ["the files of OOD samples do not hold the same samples (ids), so OOD is not compared"] if unlike else []
         )
-        return compare(scores, headlines, level=level, moments=moments, without=unlike), remarks
+        return compare(scores, headlines, level=level, pairs=pairs, without=unlike), remarks
 
 
 def _label_indices(header: Header, first: Header) -> NDArray[np.int64] | None:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from counterpoise.metrics.comparison import PairedMoments
+from counterpoise.functional.paired import HIGHEST_POWER, power_sums
 from counterpoise.metrics.keys import Keys, mixed
 
 MOST_WAITING = 1 << 21
@@ -46,8 +48,7 @@ class SampleJoin:
 
     def __init__(self, models: int, columns: int, folder: Path, *, most_waiting: int = MOST_WAITING) -> None:
         self.pairs = list(combinations(range(models), 2))
-        self._moments = np.zeros((len(self.pairs), columns, 3))
-        self._joined = 0
+        self._sums = torch.zeros(len(self.pairs), columns, HIGHEST_POWER + 1, dtype=torch.float64)
         self._waiting: list[list[Samples]] = [[] for _ in range(models)]
         self._columns, self._folder, self._most = columns, folder, most_waiting
         self._record = np.dtype([("key", np.uint64), ("values", np.float64, (columns,))])
@@ -75,9 +76,9 @@ class SampleJoin:
             whole = whole and not any(len(part.keys) for part in rest)
         return whole
 
-    def moments(self, pair: tuple[int, int], column: int) -> PairedMoments:
-        """Of the differences in a column, second model minus first."""
-        return PairedMoments(self._joined, *self._moments[self.pairs.index(pair), column].tolist())
+    def power_sums(self, pair: tuple[int, int], column: int) -> Tensor:
+        """`power_sums` of the differences in a column, second model minus first."""
+        return self._sums[self.pairs.index(pair), column]
 
     def _join_in_order(self) -> None:
         """As long as the samples that wait longest are the same for all models."""
@@ -109,12 +110,11 @@ class SampleJoin:
         return [_without(samples, place) for samples, place in zip(ordered, places, strict=True)]
 
     def _accumulate(self, every: list[Samples]) -> None:
-        self._joined += len(every[0].keys)
         for place, (first, second) in enumerate(self.pairs):
             with np.errstate(invalid="ignore"):  # two labels of probability 0
-                difference = every[second].values - every[first].values
-                for power in range(3):
-                    self._moments[place, :, power] += (difference ** (power + 1)).sum(0)
+                difference = torch.from_numpy(every[second].values - every[first].values)
+            for column, own in enumerate(difference.unbind(-1)):
+                self._sums[place, column] += power_sums(own)
 
     def _write(self) -> None:
         self._on_disk = True
