@@ -30,7 +30,7 @@ from counterpoise.benchmark.gathered import gather
 from counterpoise.benchmark.record import CellRecord
 from counterpoise.benchmark.scales import smoke
 from counterpoise.benchmark.store import Store
-from counterpoise.objectives import MutualTransport
+from counterpoise.objectives import is_objective
 from counterpoise.recipes.config import Recipe
 from counterpoise.training.data import named_data
 from counterpoise.training.folder import RunFolder
@@ -89,9 +89,9 @@ class Observer:
 
     def begin(self, module: nn.Module, _inputs: Any) -> None:
         """Before a pass of any module: the first of an objective shows which models there are."""
-        if not isinstance(module, MutualTransport) or self.models:
+        if not is_objective(module) or self.models:
             return
-        self.models = [module.primary, *module.auxiliaries]
+        self.models = list(module.models)  # type: ignore[arg-type]
         self.curves = [[] for _ in self.models]
         self._forget()
         for index, model in enumerate(self.models):
@@ -116,11 +116,11 @@ class Observer:
 
     def end(self, module: nn.Module, _inputs: Any, named: dict[str, Any], output: Any) -> None:
         """After a pass of any module: the loss of an objective, and, when they are there, its gradients."""
-        if not isinstance(module, MutualTransport) or not module.training:
+        if not is_objective(module) or not module.training:
             return
         labels, loss = named["labels"], output["loss"]
         logits = [self._logits[index] for index in range(len(self.models))]
-        alpha = module.alpha.item()
+        alpha = output.parts["alpha"].item()
         expected, gradients = closed_form([each.double().numpy() for each in logits], labels.numpy(), alpha=alpha)
         # By NumPy's maximum, which passes NaN on.
         self.loss_deviation = float(np.maximum(self.loss_deviation, abs(loss.item() - expected) / expected))

@@ -156,7 +156,7 @@ def _speed(network: Backbone, recipe: Recipe, *, device: str, budget: float) -> 
     objective = METHODS["ce"].build([model.to(memory_format=torch.channels_last)])  # type: ignore[call-overload]
     options, precision = recipe.optimizer, recipe.engine.precision
     optimizer = torch.optim.SGD(
-        objective.parameters(), lr=1e-3, momentum=options.momentum, weight_decay=options.weight_decay
+        model.parameters(), lr=1e-3, momentum=options.momentum, weight_decay=options.weight_decay
     )
 
     from counterpoise.training.arithmetic import mixed_precision
@@ -164,7 +164,7 @@ def _speed(network: Backbone, recipe: Recipe, *, device: str, budget: float) -> 
     def step(images: Tensor) -> None:
         labels = torch.zeros(len(images), dtype=torch.long, device=device)
         with mixed_precision(precision, device=device):
-            loss = objective(images, labels=labels).loss
+            loss = objective(images, labels=labels)["loss"]
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -23,6 +23,7 @@ from counterpoise.objectives import (
     Loss,
     LossSum,
     MutualTransport,
+    Objective,
     SupervisedObjective,
     linear_warmup,
 )
@@ -34,7 +35,7 @@ ALPHA_GRID = (0.4, 0.6, 0.8, 1.0, 1.2)
 
 GAMMA_GRID = (1.0, 2.0, 3.0)
 
-Build = Callable[..., nn.Module]
+Build = Callable[..., Objective]
 """`build(models, **choice)` takes one value of each hyper-parameter, of the grid and besides it, by name."""
 
 
@@ -85,7 +86,7 @@ class Method:
 def _loss(loss: Loss) -> Build:
     """A loss whose hyper-parameters are its keyword arguments."""
 
-    def build(models: Sequence[nn.Module], **choice: float) -> nn.Module:
+    def build(models: Sequence[nn.Module], **choice: float) -> Objective:
         (model,) = models
         return SupervisedObjective(model, partial(loss, **choice))
 
@@ -95,20 +96,20 @@ def _loss(loss: Loss) -> Build:
 def _loss_made_by(factory: Callable[..., Loss]) -> Build:
     """A loss that a function makes from its hyper-parameters."""
 
-    def build(models: Sequence[nn.Module], **choice: float) -> nn.Module:
+    def build(models: Sequence[nn.Module], **choice: float) -> Objective:
         (model,) = models
         return SupervisedObjective(model, factory(**choice))
 
     return build
 
 
-def _mutual_transport(models: Sequence[nn.Module], *, alpha: float, alpha_warmup: float) -> nn.Module:
+def _mutual_transport(models: Sequence[nn.Module], *, alpha: float, alpha_warmup: float) -> Objective:
     return MutualTransport(
         models[0], models[1:], linear_warmup(alpha, fraction=alpha_warmup) if alpha_warmup else alpha
     )
 
 
-def _deep_mutual(models: Sequence[nn.Module], *, alpha: float) -> nn.Module:
+def _deep_mutual(models: Sequence[nn.Module], *, alpha: float) -> Objective:
     return DeepMutualLearning(models, alpha)
 
 

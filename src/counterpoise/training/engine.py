@@ -16,9 +16,10 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.plugins import MixedPrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from counterpoise.objectives import Objective
+from counterpoise.objectives.protocol import as_module
 from counterpoise.recipes.config import LARGER_IS_BETTER, EngineOptions, Kernels, Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.arithmetic import WidenedBfloat16, kernels_of
@@ -46,7 +47,7 @@ _THREADS = "OMP_NUM_THREADS"
 def fit(
     recipe: Recipe,
     folder: RunFolder,
-    objective: nn.Module,
+    objective: Objective,
     data: RunData,
     *,
     resume_from: Entry | None,
@@ -56,9 +57,9 @@ def fit(
     engine = recipe.engine
     if engine.strategy != "fsdp":  # which takes contiguous parameters only
         # Images come in this layout; convolutions in it are faster.
-        objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        as_module(objective).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if engine.compile:
-        objective.compile()
+        as_module(objective).compile()
     module = ObjectiveModule(
         objective,
         optimizer=recipe.optimizer,

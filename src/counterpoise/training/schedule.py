@@ -7,9 +7,6 @@ from torch.optim import Optimizer
 
 from counterpoise.recipes.config import OptimizerOptions
 
-CONSTANT_GROUPS = ("auxiliaries",)
-"""Parameter groups whose learning rate never changes."""
-
 
 def decay_factor(progress: float, *, epochs: int, options: OptimizerOptions) -> float:
     """What the learning rate is multiplied by after `progress` epochs of `epochs`; warm-up included.
@@ -26,7 +23,6 @@ def decay_factor(progress: float, *, epochs: int, options: OptimizerOptions) -> 
 
 
 def set_learning_rates(optimizer: Optimizer, factor: float) -> None:
-    """Give every group its initial learning rate times the factor, but the auxiliaries theirs as it is."""
+    """Give every group its initial learning rate times the factor, unless it is not scheduled."""
     for group in optimizer.param_groups:
-        initial = group["initial_lr"]
-        group["lr"] = initial if group.get("name") in CONSTANT_GROUPS else initial * factor
+        group["lr"] = group["initial_lr"] * (factor if group.get("scheduled", True) else 1.0)
