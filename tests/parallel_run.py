@@ -76,7 +76,7 @@ def run(folder: Path, *, devices: int, strategy: str, method: str, network: str,
             start(
                 RunFolder(folder),
                 recipe,
-                conditions_now(recipe, device="cpu", kernels="native", world_size=devices),
+                conditions_now(recipe, device="cpu", world_size=devices),
             )
         objective = METHODS[method].build(models(recipe.seed), **recipe.choice)
         try:

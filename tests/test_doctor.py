@@ -13,10 +13,7 @@ import torch
 
 from counterpoise import cli
 from counterpoise.cli.doctor import Diagnosis, as_line, conclusion
-from counterpoise.recipes.config import EngineOptions
-from counterpoise.recipes.methods import METHODS
-from counterpoise.training import from_images, train
-from counterpoise.training.acceptance import (
+from counterpoise.doctor import (
     CHECKS,
     CPU,
     CUDA,
@@ -32,7 +29,10 @@ from counterpoise.training.acceptance import (
     table,
     throughput,
 )
-from counterpoise.training.acceptance.bench import Skipped, gratings, images_for, recipe_for
+from counterpoise.doctor.bench import Skipped, gratings, images_for, recipe_for
+from counterpoise.recipes.config import EngineOptions
+from counterpoise.recipes.methods import METHODS
+from counterpoise.training import from_images, train
 from counterpoise.training.progress import quiet
 
 OF_THEIR_OWN_PROCESS = ("two ranks", "torch.compile")

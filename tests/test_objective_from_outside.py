@@ -22,7 +22,7 @@ from counterpoise.training import load_run, resume, train
 from counterpoise.training.engine import fit
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.networks import recipe_models
-from tests.runs import ending, small_data, small_recipe
+from runs import ending, small_data, small_recipe
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 2, 0, 1, 2])

@@ -23,10 +23,8 @@ from counterpoise.recipes.table import digits
 from counterpoise.training import from_images, load_run, resume, train
 from counterpoise.training import run as runs_of_recipes
 from counterpoise.training.checkpoints import read_manifest
-from counterpoise.training.engine import fit, require_processes
-from counterpoise.training.folder import RunFolder, in_use
-from counterpoise.training.loggers import build_logger
-from counterpoise.training.logs import STEP_COLUMNS, RowLog
+from counterpoise.training.engine import build_logger, fit, require_processes
+from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder, in_use
 from counterpoise.training.saving import VerifiedCheckpointIO
 from runs import Stop, ending, small_data, small_recipe, striped_images
 

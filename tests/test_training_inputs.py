@@ -17,15 +17,13 @@ from counterpoise.cli import parse
 from counterpoise.data import Images
 from counterpoise.predictions import read_predictions
 from counterpoise.recipes.config import EvaluationOptions
+from counterpoise.training import callbacks as progress_of_runs
 from counterpoise.training import from_images, load_run, named_data, predict, train
-from counterpoise.training import progress as progress_of_runs
 from counterpoise.training.data import require_same_kind
-from counterpoise.training.datamodule import RunDataModule
 from counterpoise.training.devices import require_device
 from counterpoise.training.engine import require_devices
-from counterpoise.training.folder import RunFolder
-from counterpoise.training.logs import EPOCH_COLUMNS, RowLog
-from counterpoise.training.module import ObjectiveModule
+from counterpoise.training.folder import EPOCH_COLUMNS, RowLog, RunFolder
+from counterpoise.training.module import ObjectiveModule, RunDataModule
 from runs import small_data, small_recipe, striped_images
 
 

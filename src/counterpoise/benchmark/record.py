@@ -8,8 +8,8 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.scores import BinTable, GroupScores
 from counterpoise.recipes.config import Recipe
 from counterpoise.scoring import fit_temperature, score_files
+from counterpoise.training.evaluation import foreign_files, prediction_file, validation_measures
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.predict import foreign_files, prediction_file, validation_measures
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.cell", 2
 

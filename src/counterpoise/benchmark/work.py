@@ -14,8 +14,8 @@ from counterpoise.benchmark.store import Store
 from counterpoise.recipes.config import Allowance
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.data import named_data
+from counterpoise.training.evaluation import validation_measures
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.predict import validation_measures
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import resume, train
 

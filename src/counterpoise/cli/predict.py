@@ -41,9 +41,9 @@ class Predict:
         """Load the model and the images, and write the file."""
         from counterpoise.data import load_images
         from counterpoise.training.devices import require_device
+        from counterpoise.training.evaluation import FOREIGN_PREFIX, predict, prediction_file
         from counterpoise.training.folder import RunFolder
         from counterpoise.training.networks import load_run
-        from counterpoise.training.predict import FOREIGN_PREFIX, predict, prediction_file
 
         require_device(self.device)
         if self.out is not None:

@@ -132,8 +132,8 @@ def compare_runs(folders: list[Path], *, report: Path) -> None:
     from counterpoise.report.page import write_report
     from counterpoise.scoring import score_files
     from counterpoise.training.distributed import is_first_process
+    from counterpoise.training.evaluation import prediction_file
     from counterpoise.training.folder import RunFolder
-    from counterpoise.training.predict import prediction_file
 
     if is_first_process():
         evaluation = score_files([prediction_file(RunFolder(folder), "test") for folder in folders])

@@ -57,7 +57,7 @@ def print_search(found: "Search", folder: Path, *, recipe: str, data_root: Path 
     """The trials, the best first, and the command that trains with the best values."""
     from counterpoise.report.numbers import measure_title, number
     from counterpoise.report.tables import as_text, table
-    from counterpoise.training.measures import MEASURES
+    from counterpoise.training.evaluation import MEASURES
 
     heads = [measure_title(key) for key in MEASURES.values()]
     paths = [searched.path for searched in found.ranges]

@@ -1,6 +1,10 @@
-"""The LightningModule over any objective."""
+"""What the engine trains: the LightningModule over any objective, its learning rates, and the images of a run.
+
+Learning rates are a function of progress alone, so that there is no scheduler whose state could go astray.
+"""
 
 import math
+from bisect import bisect_right
 from itertools import groupby
 from typing import Any
 
@@ -11,14 +15,14 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from counterpoise.data.memory import Batch
+from counterpoise.data.memory import Batch, MemoryLoader
 from counterpoise.objectives import Objective, ObjectiveOutput
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.recipes.config import OptimizerOptions
+from counterpoise.training.data import Loader, RunData
 from counterpoise.training.devices import full_float32
 from counterpoise.training.distributed import average_buffers, shard, world_size
-from counterpoise.training.measures import measured, measuring_streams
-from counterpoise.training.schedule import decay_factor, set_learning_rates
+from counterpoise.training.evaluation import measured, measuring_streams
 
 REMEDY = "a lower optimizer.lr, a warmup or a clip may help"
 """What to do when training breaks down."""
@@ -164,6 +168,65 @@ class ObjectiveModule(L.LightningModule):
         self.validation = measured(stream.sync() if world_size() > 1 else stream for stream in self._streams)
         if self.trainer.loggers:
             self.log_dict({f"validation/{name}": value for name, value in self.validation.items()}, rank_zero_only=True)
+
+
+class RunDataModule(L.LightningDataModule):
+    """Gives the engine each rank's share."""
+
+    def __init__(self, data: RunData, *, evaluation_batch: int, seed: int) -> None:
+        super().__init__()
+        self.data = data
+        self.evaluation_batch = evaluation_batch
+        self.seed = seed
+
+    def setup(self, stage: str) -> None:
+        """Make the loader before checkpoints are loaded into it and into what watches it."""
+        assert self.trainer is not None
+        self.training = self.data.training(self.seed, self.trainer.global_rank, self.trainer.world_size)
+        if not len(self.training):
+            raise ValueError("an epoch has no step: the training images do not fill a batch")
+        self.training.to(self.trainer.strategy.root_device)
+
+    def train_dataloader(self) -> Loader:
+        """Shuffled and augmented batches."""
+        return self.training
+
+    def val_dataloader(self) -> MemoryLoader:
+        """The held-out images as they are; no rank sees one twice."""
+        assert self.trainer is not None
+        world = self.trainer.world_size
+        return MemoryLoader(
+            self.data.validation,
+            # Ranks share a batch evenly; which images are in one changes no measure.
+            batch=max(self.evaluation_batch // world, 1) * world,
+            seed=self.seed,
+            augmentation=None,
+            shuffle=False,
+            drop_last=False,
+            rank=self.trainer.global_rank,
+            world=world,
+            device=self.trainer.strategy.root_device,
+        )
+
+
+def decay_factor(progress: float, *, epochs: int, options: OptimizerOptions) -> float:
+    """What the learning rate is multiplied by after `progress` epochs of `epochs`; warm-up included.
+
+    >>> [round(decay_factor(p, epochs=4, options=OptimizerOptions(milestones=(2, 3))), 3) for p in (0, 1.9, 2, 3.5)]
+    [1.0, 1.0, 0.1, 0.01]
+    >>> [round(decay_factor(p, epochs=4, options=OptimizerOptions(schedule="cosine", warmup=2)), 3) for p in (0, 1, 2)]
+    [0.0, 0.427, 0.5]
+    """
+    warmup = min(1.0, progress / options.warmup) if options.warmup else 1.0
+    if options.schedule == "cosine":
+        return warmup * 0.5 * (1 + math.cos(math.pi * min(1.0, progress / epochs)))
+    return warmup * options.decay ** bisect_right(options.milestones, progress)
+
+
+def set_learning_rates(optimizer: Optimizer, factor: float) -> None:
+    """Give every group its initial learning rate times the factor, unless it is not scheduled."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * (factor if group.get("scheduled", True) else 1.0)
 
 
 def _moving_average(model: nn.Module, *, decay: float) -> AveragedModel:

@@ -12,10 +12,9 @@ from counterpoise.report.figures import save_figure
 from counterpoise.report.search import SearchedField, search_figure
 from counterpoise.training.data import RunData, named_data
 from counterpoise.training.distributed import is_first_process
+from counterpoise.training.evaluation import MEASURES, prediction_file, validation_measures
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.measures import MEASURES
 from counterpoise.training.networks import ModelFactory
-from counterpoise.training.predict import prediction_file, validation_measures
 from counterpoise.training.progress import say
 from counterpoise.training.run import resume, train
 from counterpoise.training.study import Claim, Search, SharedStudy, Values

@@ -1,10 +1,10 @@
-"""Predictions of a trained model, in float32 whatever the precision of training, and what they are worth."""
+"""Predictions of a trained model, in float32 whatever the precision of training, what they are worth, and its card."""
 
 import hashlib
 import math
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -13,17 +13,24 @@ from counterpoise._files import write_text
 from counterpoise.data.corruptions import corrupted
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
+from counterpoise.export.card import Card
+from counterpoise.export.config import ModelConfig
+from counterpoise.metrics import Estimate, Key, Performance, Stream, TopLabelCalibration
 from counterpoise.metrics.comparison import Evaluation
+from counterpoise.metrics.measures import Estimates
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.predictions.digest import digest_path
-from counterpoise.recipes.config import EvaluationOptions, corruption_names
+from counterpoise.recipes.config import EvaluationOptions, Measure, corruption_names
+from counterpoise.scoring import score_files
 from counterpoise.scoring.rows import RowKinds, checked
 from counterpoise.training.data import RunData, require_same_kind
 from counterpoise.training.devices import full_float32
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.measures import measured, measuring_streams
 from counterpoise.training.networks import Trained, header_of
+
+MEASURES: dict[Measure, Key] = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
+"""What is measured on the validation images after every epoch."""
 
 FOREIGN_PREFIX = "ood_"
 _LONGEST_NAME = 100
@@ -127,6 +134,19 @@ def predict(
                 )
 
 
+def measuring_streams() -> list[Stream[Estimates]]:
+    """New streams that together measure all of them."""
+    return [Stream(Performance()), Stream(TopLabelCalibration())]
+
+
+def measured(streams: Iterable[Stream[Estimates]]) -> dict[str, float]:
+    """The value of each measure, from streams that have seen the predictions."""
+    estimates: dict[Key, Estimate] = {}
+    for stream in streams:
+        estimates |= stream.compute()
+    return {name: float(estimates[key].value) for name, key in MEASURES.items()}
+
+
 def validation_measures(run: RunFolder) -> dict[str, float]:
     """What the trained model's predictions for the held-out images are worth."""
     table = read_predictions(prediction_file(run, "validation"))
@@ -142,8 +162,6 @@ def validation_measures(run: RunFolder) -> dict[str, float]:
 
 def score_run(run: RunFolder, *, page: bool) -> Evaluation:
     """Score the test predictions with the foreign ones beside them; write the scores and, if wanted, the page."""
-    from counterpoise.scoring import score_files
-
     evaluation = score_files([prediction_file(run, "test")], ood=foreign_files(run))
     write_text(run.scores, evaluation.to_json())
     if page:
@@ -151,6 +169,44 @@ def score_run(run: RunFolder, *, page: bool) -> Evaluation:
 
         write_report(run.report, evaluation)
     return evaluation
+
+
+def config_of(trained: Trained, *, temperature: float) -> ModelConfig:
+    """What somebody must know to use the weights of a run."""
+    return ModelConfig(
+        class_names=trained.classes,
+        shape=trained.shape,
+        mean=trained.mean,
+        std=trained.std,
+        temperature=temperature,
+        backbone=trained.recipe.primary,
+    )
+
+
+def measured_card(
+    folder: str | Path,
+    *,
+    name: str,
+    license: str | None,  # noqa: A002
+    temperature: float,
+    notes: Sequence[str],
+) -> Card:
+    """The card of a run, with the scores of its test predictions, where it has them, without and at a temperature."""
+    run = RunFolder(Path(folder))
+    recipe, test, foreign = run.recipe(), prediction_file(run, "test"), foreign_files(run)
+    before = after = None
+    if test.exists():
+        (before,) = score_files([test], ood=foreign).models
+        if temperature != 1:
+            (after,) = score_files([test], ood=foreign, temperature=temperature).models
+    return Card(
+        name=name,
+        license=license,
+        before=before,
+        after=after,
+        recipe=asdict(recipe) | {"hyper": recipe.choice},
+        notes=tuple(notes),
+    )
 
 
 def _as_inputs(images: Images, trained: Trained, *, foreign: bool) -> Images:

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from counterpoise.data.images import load_images
+from counterpoise.doctor.bench import ACCELERATORS, Bench, Finding, Skipped
+from counterpoise.doctor.runs import GiveUp, Trace, largest_difference, trained
 from counterpoise.recipes.table import RECIPES
-from counterpoise.training.acceptance.bench import ACCELERATORS, Bench, Finding, Skipped
-from counterpoise.training.acceptance.runs import GiveUp, Trace, largest_difference, trained
 from counterpoise.training.folder import RunFolder
 
 RANKS = 2

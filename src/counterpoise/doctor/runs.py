@@ -16,14 +16,13 @@ from torch import nn
 
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
+from counterpoise.doctor.bench import Bench, Finding, Skipped, images_for, recipe_for
 from counterpoise.recipes.config import Precision, Recipe
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.acceptance.bench import Bench, Finding, Skipped, images_for, recipe_for
 from counterpoise.training.checkpoints import read_manifest, state_digest
 from counterpoise.training.data import augmentation, from_images
 from counterpoise.training.engine import fit
-from counterpoise.training.folder import RunFolder
-from counterpoise.training.logs import STEP_COLUMNS, RowLog
+from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder
 from counterpoise.training.networks import ModelFactory, recipe_models
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import resume, train
