@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from benchmarks.reporting import Check, finish, progress
 from counterpoise.benchmark.gathered import gather
@@ -77,11 +78,12 @@ class Diagnosis:
 class Observer:
     """Looks at every pass of the models of a run, and changes nothing."""
 
-    def __init__(self, validation_labels: Tensor) -> None:
-        self.labels = validation_labels
+    def __init__(self, validation_labels: Tensor, *, epochs: int) -> None:
+        self.labels, self.epochs = validation_labels, epochs
         self.models: Sequence[nn.Module] = ()
         self.steps, self.loss_deviation, self.gradient_deviation = 0, 0.0, 0.0
         self.curves: list[list[Curve]] = []
+        self._handles: list[RemovableHandle] = []
         self._logits: dict[int, Tensor] = {}
         self._gradients: dict[int, Tensor] = {}
         self._trained: list[list[tuple[int, float, int]]] = []
@@ -95,7 +97,7 @@ class Observer:
         self.curves = [[] for _ in self.models]
         self._forget()
         for index, model in enumerate(self.models):
-            model.register_forward_hook(partial(self._passed, index))
+            self._handles.append(model.register_forward_hook(partial(self._passed, index)))
 
     def _forget(self) -> None:
         self._trained = [[] for _ in self.models]
@@ -152,6 +154,9 @@ class Observer:
                 )
             )
         self._forget()
+        if len(self.curves[0]) == self.epochs:  # what follows are predictions
+            for handle in self._handles:
+                handle.remove()
         progress(f"epoch {len(self.curves[0])}: {asdict(self.curves[0][-1])}")
 
 
@@ -176,8 +181,8 @@ def closed_form(logits: Sequence[Array], labels: Array, *, alpha: float) -> tupl
 
 def diagnose(recipe: Recipe) -> Diagnosis:
     """Train, and watch; nothing is predicted or scored afterwards."""
-    data = replace(named_data(recipe), test=None, foreign={})
-    observer = Observer(data.validation.labels)
+    data = replace(named_data(recipe), test=None, ood={})
+    observer = Observer(data.validation.labels, epochs=recipe.epochs)
     handles = [
         register_module_forward_pre_hook(observer.begin),
         register_module_forward_hook(observer.end, with_kwargs=True),

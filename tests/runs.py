@@ -55,7 +55,7 @@ def small_data(recipe: Recipe, *, test: bool = False) -> RunData:
         recipe,
         striped_images(),
         test=(lambda: striped_images(60, seed=1)) if test else None,
-        foreign={"noise": lambda: striped_images(40, seed=2)} if test else None,
+        ood={"noise": lambda: striped_images(40, seed=2)} if test else None,
     )
 
 

@@ -271,7 +271,7 @@ def test_what_cannot_be_trained_is_refused_in_words(recipe, message):
 
 def test_foreign_images_of_another_size_are_refused(tmp_path):
     recipe = small_recipe(epochs=1)
-    data = replace(small_data(recipe, test=True), foreign={"big": lambda: striped_images(10, size=16)})
+    data = replace(small_data(recipe, test=True), ood={"big": lambda: striped_images(10, size=16)})
     with pytest.raises(ValueError, match=r"images of \[3, 16, 16\], the model was trained on \[3, 8, 8\]"):
         train(recipe, tmp_path, data=data)
 

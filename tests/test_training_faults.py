@@ -306,7 +306,7 @@ def test_weights_and_biases_tells_members_and_runs_of_one_name_apart(tmp_path, m
 
 
 def test_loggers_that_are_not_installed_are_named_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("counterpoise.training.loggers.find_spec", lambda _: None)
+    monkeypatch.setattr("counterpoise.training.engine.find_spec", lambda _: None)
     recipe = small_recipe("ce", engine__loggers=("wandb", "mlflow"))
     with pytest.raises(ImportError, match=r"engine.loggers needs wandb, mlflow: pip install wandb mlflow"):
         train(recipe, tmp_path / "run", data=small_data(recipe))

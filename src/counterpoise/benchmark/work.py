@@ -95,7 +95,7 @@ def _run(store: Store, task: Task, *, root: Path | None, page: bool, allow: Coll
         raise ValueError(f"there is no method {recipe.method!r}; name the file that it comes from with --methods")
     data = named_data(recipe, root=root)
     if task.stage == "validation":
-        data = replace(data, test=None, foreign={})
+        data = replace(data, test=None, ood={})
     if run.config.exists():
         resume(run.path, allow=allow, root=root, data=data, page=page)
     else:

@@ -31,6 +31,10 @@ _BAR_WIDTH = 15
 class AverageWeights(L.Callback):
     """Updates `module.average`; a callback, so that it comes before the checkpoint of the same step."""
 
+    # Not Lightning's EMAWeightAveraging (2.6.6): it keeps the average outside of the module, where ranks do not share
+    # BatchNorm's statistics, so that a run on two ranks does not resume with the same bits (test_parallel.py). It also
+    # averages the auxiliaries, which do not ship.
+
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:

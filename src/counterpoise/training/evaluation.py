@@ -32,7 +32,7 @@ from counterpoise.training.networks import Trained, header_of
 MEASURES: dict[Measure, Key] = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
 """What is measured on the validation images after every epoch."""
 
-FOREIGN_PREFIX = "ood_"
+OOD_PREFIX = "ood_"
 _LONGEST_NAME = 100
 
 Say = Callable[[str], None]
@@ -45,17 +45,15 @@ def evaluate_run(
     """Predictions that are not there yet, then scores and the page; None where there is no test set."""
     sets: dict[str, Callable[[], Images]] = {"validation": lambda: data.validation}
     sets |= {"test": data.test} if data.test is not None else {}
-    sets |= {f"{FOREIGN_PREFIX}{name}": load for name, load in data.foreign.items()}
+    sets |= {f"{OOD_PREFIX}{name}": load for name, load in data.ood.items()}
     for name, load in sets.items():
         path = prediction_file(run, name)
         # The digest is written after the file: without it the writing was interrupted.
         if not (path.exists() and digest_path(path).exists()):
-            foreign = name.startswith(FOREIGN_PREFIX)
-            split = "test" if foreign else name
+            ood = name.startswith(OOD_PREFIX)
+            split = "test" if ood else name
             corruptions = trained.recipe.evaluation.corruptions if name == "test" else ()
-            predict(
-                trained, load(), path, split=split, foreign=foreign, corruptions=corruptions, device=device, say=say
-            )
+            predict(trained, load(), path, split=split, ood=ood, corruptions=corruptions, device=device, say=say)
     return None if data.test is None else score_run(run, page=page)
 
 
@@ -73,9 +71,9 @@ def prediction_file(run: RunFolder, name: str) -> Path:
     return run.predictions / f"{plain}.parquet"
 
 
-def foreign_files(run: RunFolder) -> list[Path]:
-    """The predictions for foreign images that a run has."""
-    return sorted(run.predictions.glob(f"{FOREIGN_PREFIX}*.parquet"))
+def ood_files(run: RunFolder) -> list[Path]:
+    """The predictions for OOD images that a run has."""
+    return sorted(run.predictions.glob(f"{OOD_PREFIX}*.parquet"))
 
 
 def predict(
@@ -84,7 +82,7 @@ def predict(
     path: Path,
     *,
     split: str,
-    foreign: bool = False,
+    ood: bool = False,
     corruptions: tuple[str, ...] = (),
     device: str = "cpu",
     say: Say = lambda _: None,
@@ -93,16 +91,16 @@ def predict(
 
     Args:
         trained: the model.
-        images: with the classes of the model, or `foreign`.
+        images: with the classes of the model, or `ood`.
         path: of the Parquet file.
         split: that the images are of.
-        foreign: out of distribution; labels of other classes are left out.
+        ood: out of distribution; labels of other classes are left out.
         corruptions: names, of which each severity of the recipe is predicted after the clean images.
         device: where to compute.
         say: told what is under way.
     """
     options = trained.recipe.evaluation
-    images = _as_inputs(images, trained, foreign=foreign)
+    images = _as_inputs(images, trained, ood=ood)
     variants: list[tuple[str | None, int]] = [(None, 0)]
     variants += [(name, severity) for name in corruption_names(corruptions) for severity in options.severities]
     model, header = trained.model.eval().to(device).float(), header_of(trained)
@@ -126,7 +124,7 @@ def predict(
                         ids=batch.ids.cpu() + number * int(images.ids.max() + 1),
                         data_set=images.name,
                         split=split,
-                        in_distribution=not foreign,
+                        in_distribution=not ood,
                         corruption=[corruption] * rows if len(variants) > 1 else None,
                         severity=severity if len(variants) > 1 else None,
                         header=header,
@@ -161,8 +159,8 @@ def validation_measures(run: RunFolder) -> dict[str, float]:
 
 
 def score_run(run: RunFolder, *, page: bool) -> Evaluation:
-    """Score the test predictions with the foreign ones beside them; write the scores and, if wanted, the page."""
-    evaluation = score_files([prediction_file(run, "test")], ood=foreign_files(run))
+    """Score the test predictions with the OOD ones beside them; write the scores and, if wanted, the page."""
+    evaluation = score_files([prediction_file(run, "test")], ood=ood_files(run))
     write_text(run.scores, evaluation.to_json())
     if page:
         from counterpoise.report.page import write_report
@@ -193,12 +191,12 @@ def measured_card(
 ) -> Card:
     """The card of a run, with the scores of its test predictions, where it has them, without and at a temperature."""
     run = RunFolder(Path(folder))
-    recipe, test, foreign = run.recipe(), prediction_file(run, "test"), foreign_files(run)
+    recipe, test, ood = run.recipe(), prediction_file(run, "test"), ood_files(run)
     before = after = None
     if test.exists():
-        (before,) = score_files([test], ood=foreign).models
+        (before,) = score_files([test], ood=ood).models
         if temperature != 1:
-            (after,) = score_files([test], ood=foreign, temperature=temperature).models
+            (after,) = score_files([test], ood=ood, temperature=temperature).models
     return Card(
         name=name,
         license=license,
@@ -209,10 +207,10 @@ def measured_card(
     )
 
 
-def _as_inputs(images: Images, trained: Trained, *, foreign: bool) -> Images:
+def _as_inputs(images: Images, trained: Trained, *, ood: bool) -> Images:
     """Images as the model is shown them: normalised as those it was trained on."""
-    require_same_kind(images, shape=trained.shape, classes=None if foreign else trained.classes)
-    labels = torch.full_like(images.labels, MISSING_LABEL) if foreign else images.labels
+    require_same_kind(images, shape=trained.shape, classes=None if ood else trained.classes)
+    labels = torch.full_like(images.labels, MISSING_LABEL) if ood else images.labels
     return replace(images, labels=labels, classes=trained.classes, mean=trained.mean, std=trained.std)
 
 

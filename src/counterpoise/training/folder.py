@@ -111,7 +111,7 @@ class RunFolder:
 
     @property
     def predictions(self) -> Path:
-        """What the primary says about validation, test and foreign images."""
+        """What the primary says about validation, test and OOD images."""
         return self.path / "predictions"
 
     @property

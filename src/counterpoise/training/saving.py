@@ -91,20 +91,19 @@ class TerminationSignal(L.Callback):
     """Takes notice of SIGTERM while a run trains; a second one ends the process at once.
 
     Attributes:
-        told: whether any process of the run has been told to end, the same on all of them.
+        requested: whether any process of the run got the signal, the same on all of them.
     """
 
     def __init__(self) -> None:
-        self.told = False
+        self.requested = False
         self._signalled = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Take the place of the engine's handler, within which ranks would wait for each other.
-
-        The engine restores all handlers when it ends.
-        """
+        """Take the place of the engine's handler; the engine restores all handlers when it ends."""
+        # Within Lightning's (2.6.6) a rank sends a broadcast that no other rank waits for: where one rank alone gets
+        # the signal, the run hangs instead of saving its step (test_parallel.py).
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._notice)
+            signal.signal(signal.SIGTERM, self._handle)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Agree on it after every step."""
@@ -114,16 +113,16 @@ class TerminationSignal(L.Callback):
         """And after a validation."""
         self._agree(trainer)
 
-    def _notice(self, *_: Any) -> None:
+    def _handle(self, *_: Any) -> None:
         self._signalled = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _agree(self, trainer: L.Trainer) -> None:
-        self.told = self._signalled
+        self.requested = self._signalled
         if world_size() > 1:
-            told = torch.tensor(int(self._signalled), device=trainer.strategy.root_device)
-            dist.all_reduce(told, op=dist.ReduceOp.MAX)
-            self.told = bool(told)
+            requested = torch.tensor(int(self._signalled), device=trainer.strategy.root_device)
+            dist.all_reduce(requested, op=dist.ReduceOp.MAX)
+            self.requested = bool(requested)
 
 
 class _Hashed:
@@ -226,13 +225,13 @@ class SaveCheckpoints(L.Callback):
     ) -> None:
         """Save inside an epoch; after its last step the validation comes first."""
         due = self.every_steps and trainer.global_step % self.every_steps == 0
-        if (due or self.termination.told) and not trainer.is_last_batch:
+        if (due or self.termination.requested) and not trainer.is_last_batch:
             self._save(trainer, pl_module, value=None)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save after the validation."""
         epoch = trainer.current_epoch + 1
-        if epoch % self.every_epochs == 0 or epoch == trainer.max_epochs or self.termination.told:
+        if epoch % self.every_epochs == 0 or epoch == trainer.max_epochs or self.termination.requested:
             assert isinstance(pl_module, ObjectiveModule)
             self._save(trainer, pl_module, value=pl_module.validation.get(self.measure))
 
@@ -243,7 +242,7 @@ class SaveCheckpoints(L.Callback):
         trainer.save_checkpoint(path)
         if trainer.is_global_zero:
             self._name(trainer, path, value=value)
-        if self.termination.told:
+        if self.termination.requested:
             # A launcher may end the other ranks after the first that ends, while one still writes the manifest.
             trainer.strategy.barrier()
             raise SIGTERMException
