@@ -24,13 +24,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from benchmarks.reporting import Check, finish, progress
 from counterpoise.benchmark.gathered import gather
 from counterpoise.benchmark.record import CellRecord
 from counterpoise.benchmark.scales import smoke
 from counterpoise.benchmark.store import Store
-from counterpoise.objectives import MutualTransport
+from counterpoise.objectives import is_objective
 from counterpoise.recipes.config import Recipe
 from counterpoise.training.data import named_data
 from counterpoise.training.folder import RunFolder
@@ -77,11 +78,12 @@ class Diagnosis:
 class Observer:
     """Looks at every pass of the models of a run, and changes nothing."""
 
-    def __init__(self, validation_labels: Tensor) -> None:
-        self.labels = validation_labels
+    def __init__(self, validation_labels: Tensor, *, epochs: int) -> None:
+        self.labels, self.epochs = validation_labels, epochs
         self.models: Sequence[nn.Module] = ()
         self.steps, self.loss_deviation, self.gradient_deviation = 0, 0.0, 0.0
         self.curves: list[list[Curve]] = []
+        self._handles: list[RemovableHandle] = []
         self._logits: dict[int, Tensor] = {}
         self._gradients: dict[int, Tensor] = {}
         self._trained: list[list[tuple[int, float, int]]] = []
@@ -89,13 +91,13 @@ class Observer:
 
     def begin(self, module: nn.Module, _inputs: Any) -> None:
         """Before a pass of any module: the first of an objective shows which models there are."""
-        if not isinstance(module, MutualTransport) or self.models:
+        if not is_objective(module) or self.models:
             return
-        self.models = [module.primary, *module.auxiliaries]
+        self.models = list(module.models)  # type: ignore[arg-type]
         self.curves = [[] for _ in self.models]
         self._forget()
         for index, model in enumerate(self.models):
-            model.register_forward_hook(partial(self._passed, index))
+            self._handles.append(model.register_forward_hook(partial(self._passed, index)))
 
     def _forget(self) -> None:
         self._trained = [[] for _ in self.models]
@@ -116,11 +118,11 @@ class Observer:
 
     def end(self, module: nn.Module, _inputs: Any, named: dict[str, Any], output: Any) -> None:
         """After a pass of any module: the loss of an objective, and, when they are there, its gradients."""
-        if not isinstance(module, MutualTransport) or not module.training:
+        if not is_objective(module) or not module.training:
             return
         labels, loss = named["labels"], output["loss"]
         logits = [self._logits[index] for index in range(len(self.models))]
-        alpha = module.alpha.item()
+        alpha = output.parts["alpha"].item()
         expected, gradients = closed_form([each.double().numpy() for each in logits], labels.numpy(), alpha=alpha)
         # By NumPy's maximum, which passes NaN on.
         self.loss_deviation = float(np.maximum(self.loss_deviation, abs(loss.item() - expected) / expected))
@@ -152,6 +154,9 @@ class Observer:
                 )
             )
         self._forget()
+        if len(self.curves[0]) == self.epochs:  # what follows are predictions
+            for handle in self._handles:
+                handle.remove()
         progress(f"epoch {len(self.curves[0])}: {asdict(self.curves[0][-1])}")
 
 
@@ -176,8 +181,8 @@ def closed_form(logits: Sequence[Array], labels: Array, *, alpha: float) -> tupl
 
 def diagnose(recipe: Recipe) -> Diagnosis:
     """Train, and watch; nothing is predicted or scored afterwards."""
-    data = replace(named_data(recipe), test=None, foreign={})
-    observer = Observer(data.validation.labels)
+    data = replace(named_data(recipe), test=None, ood={})
+    observer = Observer(data.validation.labels, epochs=recipe.epochs)
     handles = [
         register_module_forward_pre_hook(observer.begin),
         register_module_forward_hook(observer.end, with_kwargs=True),

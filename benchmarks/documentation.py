@@ -191,28 +191,6 @@ def training_section(document: dict[str, Any]) -> str:
     )
 
 
-def arithmetic_section(document: dict[str, Any]) -> str:
-    """bfloat16 by autocast and by float32 kernels."""
-    figures = document["figures"]
-    rates, exact = figures["images_per_second"], figures["share_not_exact"]
-    names = {
-        "float32": "float32",
-        "autocast": "bfloat16 by torch's autocast",
-        "float32_kernels": "bfloat16 by float32 kernels",
-    }
-    instructions = f"{figures['instructions']}, {'without' if figures['chosen'] == 'float32' else 'with'} bfloat16"
-    return "\n".join(
-        [
-            f"| ResNet18 of width 16, one thread of a CPU ({instructions}) | images a second |",
-            "|---|---|",
-            *(f"| {name} | {rates[kind]:.0f} |" for kind, name in names.items()),
-            "",
-            f"Of the values of its convolutions and their gradients, {100 * exact['autocast']:.3f}% by autocast and "
-            f"{100 * exact['float32_kernels']:.3f}% by float32 kernels are not the exact sum, rounded once.",
-        ]
-    )
-
-
 def interruptions_section(document: dict[str, Any]) -> str:
     """How many killed runs ended as if nothing had happened, and where the kills fell."""
     figures, (check,) = document["figures"], document["checks"]
@@ -313,7 +291,6 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "evaluate": ("evaluate.md", evaluate_section),
     "float16": ("predictions.md", float16_section),
     "training": ("runs.md", training_section),
-    "arithmetic": ("runs.md", arithmetic_section),
     "interruptions": ("runs.md", interruptions_section),
     "export": ("runs.md", export_section),
     "studies": ("benchmark.md", studies_section),

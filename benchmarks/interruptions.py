@@ -27,8 +27,7 @@ from counterpoise.models import Backbone
 from counterpoise.recipes.config import DataOptions, EngineOptions, OptimizerOptions, Precision, Recipe
 from counterpoise.training import named_data, resume, train
 from counterpoise.training.checkpoints import newest_intact, state_digest
-from counterpoise.training.folder import RunFolder
-from counterpoise.training.logs import STEP_COLUMNS, RowLog
+from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder
 
 METHODS = ("ce", "mte1", "mte2", "dml")
 PIPELINES = ("memory", "stream with 0 workers", "stream with 2 workers")

@@ -72,7 +72,7 @@ def measured(method: str, *, images: int) -> dict[str, float]:
     """Seconds of an epoch, megabytes, and seconds to predict a batch."""
     with tempfile.TemporaryDirectory() as temporary, quiet():
         recipe = recipe_of(method, images=images)
-        data = replace(named_data(recipe), test=None, foreign={})
+        data = replace(named_data(recipe), test=None, ood={})
         before = resident_memory() or 0
         reset_peak()
         train(recipe, temporary, data=data, page=False)

@@ -14,8 +14,7 @@ from counterpoise.models import Backbone
 from counterpoise.recipes.config import DataOptions, EngineOptions, OptimizerOptions, Recipe
 from counterpoise.training import RunData, from_images
 from counterpoise.training.checkpoints import newest_intact, state_digest
-from counterpoise.training.folder import RunFolder
-from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, RowLog
+from counterpoise.training.folder import EPOCH_COLUMNS, STEP_COLUMNS, RowLog, RunFolder
 
 CLASSES = ("low", "middle", "high")
 
@@ -56,7 +55,7 @@ def small_data(recipe: Recipe, *, test: bool = False) -> RunData:
         recipe,
         striped_images(),
         test=(lambda: striped_images(60, seed=1)) if test else None,
-        foreign={"noise": lambda: striped_images(40, seed=2)} if test else None,
+        ood={"noise": lambda: striped_images(40, seed=2)} if test else None,
     )
 
 

@@ -1,7 +1,6 @@
 """The command line as a person uses it: tables that fit, one-line errors, documented exit codes."""
 
 import csv
-import importlib
 import io
 import json
 import os
@@ -235,9 +234,7 @@ def test_domains_are_predicted_into_files_of_their_own(monkeypatch, tmp_path):
     from counterpoise.cli.predict import Predict
 
     paths = []
-    importlib.import_module("counterpoise.training")
-    module = sys.modules["counterpoise.training.predict"]  # whose name there is that of its function
-    monkeypatch.setattr(module, "predict", lambda *given, **_: paths.append(given[2].name))
+    monkeypatch.setattr("counterpoise.training.evaluation.predict", lambda *given, **_: paths.append(given[2].name))
     monkeypatch.setattr("counterpoise.training.networks.load_run", lambda _: SimpleNamespace(recipe=Recipe()))
     monkeypatch.setattr("counterpoise.data.load_images", lambda *_, **__: None)
     for domain in ("photo", "sketch"):

@@ -112,7 +112,7 @@ def test_ood_sets_of_one_name_stay_two(tmp_path):
     paths = tuple(str(tmp_path / folder / "test.parquet") for folder in ("near", "far"))
     recipe = RECIPES["digits"].recipe()
     for names, expected in ((paths, paths), (paths[:1], ("test",))):
-        foreign = named_data(replace(recipe, evaluation=replace(recipe.evaluation, ood=names))).foreign
+        foreign = named_data(replace(recipe, evaluation=replace(recipe.evaluation, ood=names))).ood
         assert tuple(load().name for load in foreign.values()) == expected
 
 

@@ -49,7 +49,7 @@ def test_a_run_that_is_watched_is_the_same_run(real_data, tmp_path, monkeypatch,
     assert found.loss_deviation < 1e-6
     assert found.gradient_deviation < 1e-5
     assert [len(curve) for curve in found.curves] == [2] * (3 if method == "mte2" else 2)
-    train(recipe, tmp_path, data=replace(named_data(recipe), test=None, foreign={}), page=False)
+    train(recipe, tmp_path, data=replace(named_data(recipe), test=None, ood={}), page=False)
     plain = read_curve(RunFolder(tmp_path))
     assert difference(found.epochs, plain) == 0.0
     last = found.curves[0][-1]
@@ -80,7 +80,7 @@ def test_a_wrong_loss_is_seen(real_data, monkeypatch):
 def test_a_loss_of_nan_is_seen():
     assert math.isnan(difference([{"training_loss": "1", "validation_nll": "nan"}], [ROW]))
     assert difference([ROW | {"training_loss": "3"}], [ROW]) == 2.0
-    observer = Observer(torch.zeros(1, dtype=torch.int64))
+    observer = Observer(torch.zeros(1, dtype=torch.int64), epochs=1)
     observer._gradients = {0: torch.full((1, 2), torch.nan)}
     observer._compare([np.ones((1, 2))])
     observer._gradients = {0: torch.ones(1, 2)}

@@ -13,10 +13,7 @@ import torch
 
 from counterpoise import cli
 from counterpoise.cli.doctor import Diagnosis, as_line, conclusion
-from counterpoise.recipes.config import EngineOptions
-from counterpoise.recipes.methods import METHODS
-from counterpoise.training import from_images, train
-from counterpoise.training.acceptance import (
+from counterpoise.doctor import (
     CHECKS,
     CPU,
     CUDA,
@@ -24,15 +21,18 @@ from counterpoise.training.acceptance import (
     Bench,
     Check,
     Finding,
+    checks,
     commands,
     numerics,
     run_checks,
     runs,
     step_times,
-    table,
     throughput,
 )
-from counterpoise.training.acceptance.bench import Skipped, gratings, images_for, recipe_for
+from counterpoise.doctor.bench import Skipped, gratings, images_for, recipe_for
+from counterpoise.recipes.config import EngineOptions
+from counterpoise.recipes.methods import METHODS
+from counterpoise.training import from_images, train
 from counterpoise.training.progress import quiet
 
 OF_THEIR_OWN_PROCESS = ("two ranks", "torch.compile")
@@ -44,7 +44,7 @@ def a_bench(*, seconds: float = 600.0) -> Bench:
 
 
 def only(monkeypatch, names) -> None:
-    monkeypatch.setattr(table, "CHECKS", tuple(check for check in CHECKS if check.name in names))
+    monkeypatch.setattr(checks, "CHECKS", tuple(check for check in CHECKS if check.name in names))
 
 
 def run(monkeypatch, capsys, *arguments):
@@ -151,7 +151,7 @@ def test_a_check_that_raises_becomes_a_finding_and_the_next_one_runs(monkeypatch
     def raises(_):
         raise RuntimeError("no kernel\nfor this device")
 
-    monkeypatch.setattr(table, "CHECKS", (Check("broken", raises, 0), Check("sound", numerics.measures, 0)))
+    monkeypatch.setattr(checks, "CHECKS", (Check("broken", raises, 0), Check("sound", numerics.measures, 0)))
     broken, sound = run_checks("cpu", TINY, seconds=60)
     assert (broken.passed, broken.status) == (False, "WRONG")
     assert as_line(broken) == "WRONG    broken                   RuntimeError: no kernel for this device"

@@ -43,26 +43,25 @@ class Wrapped(nn.Module):
 
 
 OBJECTIVES = {
-    "supervised": (lambda: SupervisedObjective(net(), partial(focal, gamma=2.0)), {"lr": 0.1}),
-    "mte_0": (lambda: MutualTransport(net(), [], 0.8), {"lr": 0.1, "auxiliary_lr": 0.01}),
-    "mte_1": (lambda: MutualTransport(net(), [net()], 0.8), {"lr": 0.1, "auxiliary_lr": 0.01}),
-    "mte_3": (lambda: MutualTransport(net(), [net(), net(), net()], 0.8), {"lr": 0.1, "auxiliary_lr": 0.01}),
-    "dml_2": (lambda: DeepMutualLearning([net(), net()], 1.0), {"lr": 0.1}),
-    "dml_3": (lambda: DeepMutualLearning([net(), net(), net()], 1.0), {"lr": 0.1}),
+    "supervised": lambda: SupervisedObjective(net(), partial(focal, gamma=2.0)),
+    "mte_0": lambda: MutualTransport(net(), [], 0.8),
+    "mte_1": lambda: MutualTransport(net(), [net()], 0.8),
+    "mte_3": lambda: MutualTransport(net(), [net(), net(), net()], linear_warmup(0.8, fraction=0.5)),
+    "dml_2": lambda: DeepMutualLearning([net(), net()], 1.0),
+    "dml_3": lambda: DeepMutualLearning([net(), net(), net()], 1.0),
 }
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_keeps_the_contract(name):
-    build, rates = OBJECTIVES[name]
-    check_objective(build(), X, Y, learning_rates=rates)
+    check_objective(OBJECTIVES[name](), X, Y)
 
 
 @pytest.mark.parametrize("kind", ["tensor", "mapping", "object"])
 def test_keyword_inputs_and_every_kind_of_output(kind):
     objective = MutualTransport(Wrapped(kind), [Wrapped("tensor")], 0.8)
     inputs = {"values": X, "scale": torch.tensor(2.0)}
-    check_objective(objective, inputs, Y, learning_rates={"lr": 0.1, "auxiliary_lr": 0.01})
+    check_objective(objective, inputs, Y)
 
 
 @pytest.mark.parametrize("kind", ["nothing", "tuple"])
@@ -156,7 +155,7 @@ def test_the_check_leaves_an_objective_as_it_was():
     model[2].eval()
     objective = SupervisedObjective(model, cross_entropy)
     before = {name: value.clone() for name, value in objective.state_dict().items()}
-    check_objective(objective, X, Y, learning_rates={"lr": 0.1})
+    check_objective(objective, X, Y)
     assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
     assert [module.training for module in model] == [True, True, False]
 
@@ -337,28 +336,64 @@ class Broken:
         def forward(self, *inputs, labels=None):
             return dict(super().forward(*inputs, labels=labels))
 
-    class LossInEvaluation(SupervisedObjective):
+    class LossInEvaluation(MutualTransport):
         def forward(self, *inputs, labels=None):
             output = super().forward(*inputs, labels=labels)
-            if labels is not None:
+            if labels is not None and not self.training:
                 output["loss"] = output["loss"] * 2
+            return output
+
+    class AuxiliaryFirst(MutualTransport):
+        models = property(lambda self: [*self.auxiliaries, self.primary])
+
+    class HiddenModel(MutualTransport):
+        models = property(lambda self: [self.primary, net()])
+
+    class SharedModel(MutualTransport):
+        models = property(lambda self: [self.primary, self.primary])
+
+    class NamelessGroup(MutualTransport):
+        def parameter_groups(self, *, lr, auxiliary_lr):
+            return [{**group, "name": "all"} for group in super().parameter_groups(lr=lr, auxiliary_lr=auxiliary_lr)]
+
+    class LossOverAllSteps(MutualTransport):
+        accepts_loss_kwargs = True
+
+    class SilentAtTheEnd(MutualTransport):
+        def set_progress(self, progress):
+            self.finished = progress == 1
+
+        def forward(self, *inputs, labels=None):
+            output = super().forward(*inputs, labels=labels)
+            if self.finished and labels is not None:
+                output["loss"] = output["loss"] * torch.inf
             return output
 
 
 @pytest.mark.parametrize(
-    ("objective", "rates", "complaint"),
+    ("kind", "complaint"),
     [
-        (Broken.AuxiliaryInEvaluation, 2, "run beside the primary"),
-        (Broken.AuxiliaryWithoutLabels, 2, "or without labels, .* run beside the primary"),
-        (Broken.MissingGroup, 2, "do not hold exactly"),
-        (Broken.PlainDictionary, 2, "not ObjectiveOutput"),
-        (Broken.LossInEvaluation, 1, "not the cross-entropy"),
+        (Broken.AuxiliaryInEvaluation, "run beside the primary"),
+        (Broken.AuxiliaryWithoutLabels, "or without labels, .* run beside the primary"),
+        (Broken.MissingGroup, "do not hold exactly"),
+        (Broken.PlainDictionary, "not ObjectiveOutput"),
+        (Broken.LossInEvaluation, "not the cross-entropy"),
+        (Broken.AuxiliaryFirst, "not the first"),
+        (Broken.HiddenModel, "no submodule"),
+        (Broken.SharedModel, "share a parameter"),
+        (Broken.NamelessGroup, "have one name"),
+        (Broken.LossOverAllSteps, "accumulation steps"),
+        (Broken.SilentAtTheEnd, "its loss is inf"),
     ],
 )
-def test_the_check_finds_what_is_broken(objective, rates, complaint):
-    if rates == 2:
-        broken, learning_rates = objective(net(), [net()], 0.8), {"lr": 0.1, "auxiliary_lr": 0.01}
-    else:
-        broken, learning_rates = objective(net(), cross_entropy), {"lr": 0.1}
+def test_the_check_finds_what_is_broken(kind, complaint):
     with pytest.raises(AssertionError, match=complaint):
-        check_objective(broken, X, Y, learning_rates=learning_rates)
+        check_objective(kind(net(), [net()], 0.8), X, Y)
+
+
+@pytest.mark.parametrize(
+    ("thing", "complaint"), [(net(), "lacks a member"), (SimpleNamespace(primary=net()), "no nn.Module")]
+)
+def test_the_check_refuses_what_is_no_objective(thing, complaint):
+    with pytest.raises(AssertionError, match=complaint):
+        check_objective(thing, X, Y)

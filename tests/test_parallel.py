@@ -9,8 +9,7 @@ from torch.nn import functional
 
 import parallel_run
 from counterpoise.predictions import read_predictions
-from counterpoise.training.folder import RunFolder
-from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, RowLog
+from counterpoise.training.folder import EPOCH_COLUMNS, STEP_COLUMNS, RowLog, RunFolder
 from launching import run_python, torchrun
 from runs import ending
 

@@ -25,7 +25,7 @@ def interrupt(recipe, folder, *, after: int) -> RunFolder:
     """A run that an error ends after a step."""
     run = RunFolder(folder)
     torch.set_num_threads(1)
-    start(run, recipe, conditions_now(recipe, device="cpu", kernels="native", world_size=1))
+    start(run, recipe, conditions_now(recipe, device="cpu", world_size=1))
     objective = METHODS[recipe.method].build(recipe_models(recipe, classes=3, channels=3)(recipe.seed), **recipe.choice)
     with pytest.raises(RuntimeError, match="stopped by the test"):
         fit(recipe, run, objective, small_data(recipe), resume_from=None, callbacks=[Stop(after)])

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,14 +15,14 @@ from counterpoise.predictions import open_predictions, read_predictions
 from counterpoise.recipes import METHODS
 from counterpoise.recipes.config import OptimizerOptions, Recipe, require_possible
 from counterpoise.recipes.table import RECIPES
-from counterpoise.training import load_run, named_data, resume, train
+from counterpoise.training import load_run, named_data, predict, resume, train
+from counterpoise.training.callbacks import kept_samples
 from counterpoise.training.engine import fit
-from counterpoise.training.folder import RunFolder, read_environment
-from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, RowLog
+from counterpoise.training.evaluation import prediction_file
+from counterpoise.training.folder import EPOCH_COLUMNS, STEP_COLUMNS, RowLog, RunFolder, read_environment
+from counterpoise.training.module import decay_factor
 from counterpoise.training.networks import recipe_models
 from counterpoise.training.progress import quiet
-from counterpoise.training.pruning import kept_samples
-from counterpoise.training.schedule import decay_factor
 from runs import CLASSES, small_data, small_recipe, striped_images
 
 
@@ -270,7 +271,7 @@ def test_what_cannot_be_trained_is_refused_in_words(recipe, message):
 
 def test_foreign_images_of_another_size_are_refused(tmp_path):
     recipe = small_recipe(epochs=1)
-    data = replace(small_data(recipe, test=True), foreign={"big": lambda: striped_images(10, size=16)})
+    data = replace(small_data(recipe, test=True), ood={"big": lambda: striped_images(10, size=16)})
     with pytest.raises(ValueError, match=r"images of \[3, 16, 16\], the model was trained on \[3, 8, 8\]"):
         train(recipe, tmp_path, data=data)
 
@@ -286,3 +287,24 @@ def test_the_published_schedule():
     options = OptimizerOptions()
     factors = {epoch: decay_factor(epoch, epochs=350, options=options) for epoch in (0, 149, 150, 200, 250, 300, 349)}
     assert factors == pytest.approx({0: 1, 149: 1, 150: 0.1, 200: 0.01, 250: 1e-3, 300: 1e-4, 349: 1e-4})
+
+
+@pytest.mark.parametrize(("method", "trainings"), [("mte1", 1), ("de3", 3)])
+def test_networks_are_built_once_for_each_training(method, trainings, tmp_path):
+    recipe = small_recipe(method, epochs=1)
+    build, seeds = recipe_models(recipe, classes=3, channels=3), []
+
+    def counted(seed):
+        seeds.append(seed)
+        return build(seed)
+
+    data = small_data(recipe, test=True)
+    train(recipe, tmp_path / "run", data=data, models=counted, page=False)
+    assert len(seeds) == len(set(seeds)) == trainings
+    run = RunFolder(tmp_path / "run")
+    shipped = load_run(run.path, models=build)
+    predict(shipped, data.validation, tmp_path / "again.parquet", split="validation")
+    written, again = (
+        read_predictions(path) for path in (prediction_file(run, "validation"), tmp_path / "again.parquet")
+    )
+    assert np.array_equal(written.values, again.values)  # to the last bit, though these networks were not trained here

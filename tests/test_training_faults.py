@@ -23,10 +23,8 @@ from counterpoise.recipes.table import digits
 from counterpoise.training import from_images, load_run, resume, train
 from counterpoise.training import run as runs_of_recipes
 from counterpoise.training.checkpoints import read_manifest
-from counterpoise.training.engine import fit, require_processes
-from counterpoise.training.folder import RunFolder, in_use
-from counterpoise.training.loggers import build_logger
-from counterpoise.training.logs import STEP_COLUMNS, RowLog
+from counterpoise.training.engine import build_logger, fit, require_processes
+from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder, in_use
 from counterpoise.training.saving import VerifiedCheckpointIO
 from runs import Stop, ending, small_data, small_recipe, striped_images
 
@@ -308,7 +306,7 @@ def test_weights_and_biases_tells_members_and_runs_of_one_name_apart(tmp_path, m
 
 
 def test_loggers_that_are_not_installed_are_named_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("counterpoise.training.loggers.find_spec", lambda _: None)
+    monkeypatch.setattr("counterpoise.training.engine.find_spec", lambda _: None)
     recipe = small_recipe("ce", engine__loggers=("wandb", "mlflow"))
     with pytest.raises(ImportError, match=r"engine.loggers needs wandb, mlflow: pip install wandb mlflow"):
         train(recipe, tmp_path / "run", data=small_data(recipe))

@@ -18,14 +18,12 @@ from counterpoise.data import Images
 from counterpoise.predictions import read_predictions
 from counterpoise.recipes.config import EvaluationOptions
 from counterpoise.training import from_images, load_run, named_data, predict, train
-from counterpoise.training import progress as progress_of_runs
+from counterpoise.training.callbacks import ProgressBar
 from counterpoise.training.data import require_same_kind
-from counterpoise.training.datamodule import RunDataModule
 from counterpoise.training.devices import require_device
 from counterpoise.training.engine import require_devices
-from counterpoise.training.folder import RunFolder
-from counterpoise.training.logs import EPOCH_COLUMNS, RowLog
-from counterpoise.training.module import ObjectiveModule
+from counterpoise.training.folder import EPOCH_COLUMNS, RowLog, RunFolder
+from counterpoise.training.module import ObjectiveModule, RunDataModule
 from runs import small_data, small_recipe, striped_images
 
 
@@ -175,7 +173,7 @@ def test_the_bar_fetches_the_loss_only_when_it_is_drawn(monkeypatch):
     recipe = small_recipe("ce")
     module = ObjectiveModule(nn.Linear(1, 1), optimizer=recipe.optimizer, epochs=1)
     module.latest = SimpleNamespace(loss=Loss())
-    bar = progress_of_runs.Bar()
+    bar = ProgressBar()
     for step in range(1, 21):
         assert bar.get_metrics(SimpleNamespace(global_step=step), module) == {"loss": "0.500"}
     assert Loss.fetched == 1 + 4

@@ -19,12 +19,12 @@ from counterpoise.predictions import open_predictions
 from counterpoise.recipes.config import EngineOptions, Recipe
 from counterpoise.training import engine as engine_of_runs
 from counterpoise.training import from_images, resume, train
-from counterpoise.training import random_state as states
+from counterpoise.training import saving as states
 from counterpoise.training.checkpoints import Entry, Manifest, newest_intact, read_manifest, write_manifest
 from counterpoise.training.devices import full_float32
 from counterpoise.training.engine import fit
+from counterpoise.training.evaluation import prediction_file
 from counterpoise.training.folder import RunFolder, _revision, read_environment
-from counterpoise.training.predict import prediction_file
 from runs import ending, small_data, small_recipe
 from test_resume import interrupt
 

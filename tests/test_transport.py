@@ -10,7 +10,13 @@ from torch import nn
 
 from counterpoise import MutualTransport
 from counterpoise.functional.losses import cross_entropy
-from counterpoise.functional.transport import deep_mutual, kl_divergence, mutual_transport
+from counterpoise.functional.transport import (
+    auxiliary_loss,
+    deep_mutual,
+    kl_divergence,
+    mutual_transport,
+    primary_loss,
+)
 
 CASES = given(
     classes=st.sampled_from([2, 3, 10, 100]),
@@ -58,6 +64,27 @@ def test_no_loss_reaches_the_other_model(classes, auxiliaries, alpha, seed):
     assert all((gradient == 0).all() for gradient in gradients)
     (gradient,) = torch.autograd.grad(sum(terms.auxiliary_transport), f, allow_unused=True, materialize_grads=True)
     assert (gradient == 0).all()
+
+
+@CASES
+def test_it_is_the_two_losses_each_with_the_others_logits_as_constants(classes, auxiliaries, alpha, seed):
+    """Bit for bit, and with ignored positions: what another device or process would compute by itself."""
+    f, *gs = random_logits(1 + auxiliaries, classes, seed)
+    labels = random_labels(classes, seed)
+    labels[0] = -100
+    weight = torch.rand(5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    terms = mutual_transport(f, gs, labels, alpha=alpha, sample_weight=weight)
+    together = torch.autograd.grad(terms.loss, [f, *gs])
+    primary = primary_loss(f, gs, labels, alpha=alpha, sample_weight=weight)
+    apart = [auxiliary_loss(g, f, sample_weight=weight * (labels != -100)) for g in gs]
+    assert torch.equal(terms.loss, primary.loss + sum(apart))
+    assert (primary.cross_entropy, primary.transport) == (terms.cross_entropy, terms.primary_transport)
+    assert tuple(apart) == terms.auxiliary_transport
+    for index, (loss, logits) in enumerate(zip([primary.loss, *apart], [f, *gs], strict=True)):
+        others = [other for other in (f, *gs) if other is not logits]
+        own, *foreign = torch.autograd.grad(loss, [logits, *others], allow_unused=True)
+        assert torch.equal(own, together[index])
+        assert foreign == [None] * len(others)
 
 
 @CASES

@@ -99,7 +99,7 @@ def test_a_trial_has_one_owner_and_falls_to_the_next_when_its_owner_dies(tmp_pat
     one, two = first.take(2), second.take(2)
     assert {one.number, two.number} == {0, 1}
     assert third.take(2) is None
-    one.lock.release()  # as the operating system does for a dead process
+    one.claim.release()  # as the operating system does for a dead process
     inherited = third.take(2)
     assert (inherited.number, inherited.values) == (one.number, one.values)
     assert second.take(2) is None
@@ -159,7 +159,7 @@ def no_test_images():
 
 def test_a_search_measures_the_last_epoch_on_held_out_images_alone(tmp_path):
     recipe = small()
-    data = replace(named_data(recipe), test=no_test_images, foreign={"svhn": no_test_images})
+    data = replace(named_data(recipe), test=no_test_images, ood={"svhn": no_test_images})
     search = tune(recipe, [ALPHA], tmp_path, trials=2, data=data)
     assert read(tmp_path) == search
     for trial in search.trials:

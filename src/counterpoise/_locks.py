@@ -1,8 +1,14 @@
-"""Locks between processes that the operating system takes away with the process that holds them."""
+"""Work that processes share, by locks that the operating system takes away with the process that holds them.
+
+A task belongs to the process that holds its lock, which lies beside the task's folder. A killed process holds none, so
+that the next one that looks for work finds its task and goes on with it. What became of tasks is recorded under another
+lock, which is held for moments. Processes on several machines need a file system that has locks, such as NFS 4.
+"""
 
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -37,3 +43,41 @@ def holding(lock: FileLock) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A task that belongs to this process until it is released, or done."""
+
+    lock: FileLock
+
+    def release(self) -> None:
+        """Leave the task to whoever looks for work next."""
+        self.lock.release()
+
+    def done(self) -> None:
+        """Remove the lock with its file; only while what became of tasks is being recorded, under its lock."""
+        self.lock.release()
+        Path(self.lock.lock_file).unlink(missing_ok=True)
+
+
+def claimed(folder: Path) -> Claim | None:
+    """The task of that folder, or None where another process has it."""
+    lock = lock_of(_lock_file(folder))
+    return Claim(lock) if acquired(lock, timeout=0) else None
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether a process works on a task now; where locks cannot be written, it is believed."""
+    try:
+        claim = claimed(folder)
+    except OSError:
+        return True
+    if claim is None:
+        return True
+    claim.release()
+    return False
+
+
+def _lock_file(folder: Path) -> Path:
+    return folder.parent / f"{folder.name}.lock"

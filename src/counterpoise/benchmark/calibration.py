@@ -156,15 +156,15 @@ def _speed(network: Backbone, recipe: Recipe, *, device: str, budget: float) -> 
     objective = METHODS["ce"].build([model.to(memory_format=torch.channels_last)])  # type: ignore[call-overload]
     options, precision = recipe.optimizer, recipe.engine.precision
     optimizer = torch.optim.SGD(
-        objective.parameters(), lr=1e-3, momentum=options.momentum, weight_decay=options.weight_decay
+        model.parameters(), lr=1e-3, momentum=options.momentum, weight_decay=options.weight_decay
     )
 
-    from counterpoise.training.arithmetic import mixed_precision
+    from counterpoise.training.devices import mixed_precision
 
     def step(images: Tensor) -> None:
         labels = torch.zeros(len(images), dtype=torch.long, device=device)
         with mixed_precision(precision, device=device):
-            loss = objective(images, labels=labels).loss
+            loss = objective(images, labels=labels)["loss"]
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -224,7 +224,7 @@ def _small_run(recipe: Recipe, *, page: bool) -> tuple[float, float, float]:
     names = [str(index) for index in range(classes)]
     images = Images.of(pixels, torch.arange(rows) % classes, classes=names, name="noise")
     data = from_images(small, images)
-    from counterpoise.training.logs import EPOCH_COLUMNS, RowLog
+    from counterpoise.training.folder import EPOCH_COLUMNS, RowLog
     from counterpoise.training.progress import quiet
     from counterpoise.training.run import resume, train
 

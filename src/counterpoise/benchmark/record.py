@@ -9,8 +9,8 @@ from counterpoise.metrics.protocol import Estimates
 from counterpoise.metrics.scores import BinTable, GroupScores
 from counterpoise.recipes.config import Recipe
 from counterpoise.scoring import fit_temperature, score_files
+from counterpoise.training.evaluation import ood_files, prediction_file, validation_measures
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.predict import foreign_files, prediction_file, validation_measures
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.cell", 2
 
@@ -83,7 +83,7 @@ def record_of(run: RunFolder, *, source: str) -> CellRecord:
     """The scores of a finished run, and those of its stored predictions after temperature scaling."""
     (plain,) = Evaluation.from_json(run.scores.read_text()).models
     scaling = fit_temperature(prediction_file(run, "validation"))
-    test, foreign = prediction_file(run, "test"), foreign_files(run)
+    test, foreign = prediction_file(run, "test"), ood_files(run)
     (scaled,) = score_files([test], ood=foreign, temperature=scaling.temperature).models
     return CellRecord(
         recipe=run.recipe(),

@@ -6,9 +6,8 @@
     STORE/cells/ID            a run as `counterpoise train` makes it, and `cell.json`: all that tables and figures need
     STORE/cells/ID.lock       held by the process that works on the cell
 
-A cell belongs to the process that holds its lock. The operating system takes the locks of a killed process away, so
-that the next one goes on from the newest checkpoint. A commit is a line of the manifest, written under its lock
-after a look that there is none yet. Processes on several machines need a file system that has locks, such as NFS 4.
+Cells are claimed as `counterpoise._locks` says: after a killed process, the next one goes on from the newest
+checkpoint. A commit is a line of the manifest, written under its lock after a look that there is none yet.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,11 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import write_text
-from counterpoise._locks import acquired, holding, lock_of
+from counterpoise._locks import claimed, holding, is_claimed, lock_of
 from counterpoise.benchmark.cells import STAGES, Progress, Task
 from counterpoise.benchmark.manifest import Event, Manifest
 from counterpoise.benchmark.requests import Request, merged
@@ -94,14 +91,14 @@ class Store:
     @contextmanager
     def claim(self, task: Task) -> Iterator[bool]:
         """Hold a cell's lock; False where another process has it, or where there is nothing more to do."""
-        lock = self._cell_lock(task.cell.id)
-        if not acquired(lock, timeout=0):
+        claim = claimed(self.run_folder(task.cell.id).path)
+        if claim is None:
             yield False
             return
         try:
             yield self._begin(task)
         finally:
-            lock.release()
+            claim.release()
 
     def _begin(self, task: Task) -> bool:
         """Record that the task is worked on, unless it is finished; an earlier attempt that never ended was lost."""
@@ -152,17 +149,7 @@ class Store:
 
     def is_held(self, cell: str) -> bool:
         """Whether a process works on a cell now; of a store that cannot be written to it is believed."""
-        lock = self._cell_lock(cell)
-        try:
-            if not acquired(lock, timeout=0):
-                return True
-        except OSError:
-            return True
-        lock.release()
-        return False
-
-    def _cell_lock(self, cell: str) -> FileLock:
-        return lock_of(self.run_folder(cell).path.with_suffix(".lock"))
+        return is_claimed(self.run_folder(cell).path)
 
 
 def newest_step(run: RunFolder) -> int:

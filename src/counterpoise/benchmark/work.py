@@ -14,8 +14,8 @@ from counterpoise.benchmark.store import Store
 from counterpoise.recipes.config import Allowance
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.data import named_data
+from counterpoise.training.evaluation import validation_measures
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.predict import validation_measures
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import resume, train
 
@@ -95,7 +95,7 @@ def _run(store: Store, task: Task, *, root: Path | None, page: bool, allow: Coll
         raise ValueError(f"there is no method {recipe.method!r}; name the file that it comes from with --methods")
     data = named_data(recipe, root=root)
     if task.stage == "validation":
-        data = replace(data, test=None, foreign={})
+        data = replace(data, test=None, ood={})
     if run.config.exists():
         resume(run.path, allow=allow, root=root, data=data, page=page)
     else:

@@ -14,7 +14,7 @@ from counterpoise.cli.info import described
 from counterpoise.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
-    from counterpoise.training.acceptance import Finding
+    from counterpoise.doctor import Finding
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.doctor", 1
 
@@ -57,7 +57,7 @@ class Doctor:
 
     def run(self) -> None:
         """Print a finding as soon as there is one, and in the end what they come to."""
-        from counterpoise.training.acceptance import CPU, CUDA, TINY, run_checks
+        from counterpoise.doctor import CPU, CUDA, TINY, run_checks
 
         device, about = self._device(), described()
         scale = TINY if self.seconds < _SMALL else CUDA if device == "cuda" else CPU

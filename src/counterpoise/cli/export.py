@@ -96,7 +96,7 @@ class Export:
     def _share(self, trained: "Trained", temperature: "Temperature") -> None:
         from counterpoise.export.temperature import temperature_value
         from counterpoise.integrations.hub import push_to_hub, save_pretrained
-        from counterpoise.training.sharing import config_of, measured_card
+        from counterpoise.training.evaluation import config_of, measured_card
 
         config = config_of(trained, temperature=temperature_value(temperature))
         fitted = "The temperature was fitted on the training images that were held out for validation."
@@ -114,8 +114,8 @@ class Export:
     def _temperature(self) -> "Temperature":
         from counterpoise.calibrators import TemperatureScaling, load_calibrator
         from counterpoise.scoring import fit_temperature
+        from counterpoise.training.evaluation import prediction_file
         from counterpoise.training.folder import RunFolder
-        from counterpoise.training.predict import prediction_file
 
         if self.temperature is None:
             return None

@@ -41,9 +41,9 @@ class Predict:
         """Load the model and the images, and write the file."""
         from counterpoise.data import load_images
         from counterpoise.training.devices import require_device
+        from counterpoise.training.evaluation import OOD_PREFIX, predict, prediction_file
         from counterpoise.training.folder import RunFolder
         from counterpoise.training.networks import load_run
-        from counterpoise.training.predict import FOREIGN_PREFIX, predict, prediction_file
 
         require_device(self.device)
         if self.out is not None:
@@ -58,8 +58,8 @@ class Predict:
         same = (name for name in trained.recipe.evaluation.ood if Path(name).resolve() == Path(self.data).resolve())
         name = next(same, self.data) if usual else "_".join(part for part in (self.data, self.domain, split) if part)
         if self.foreign:
-            name = f"{FOREIGN_PREFIX}{name}"
-        elif name.startswith(FOREIGN_PREFIX):  # a run takes files of such names for foreign images
+            name = f"{OOD_PREFIX}{name}"
+        elif name.startswith(OOD_PREFIX):  # a run takes files of such names for foreign images
             name = f"own_{name}"
         path = self.out or prediction_file(RunFolder(self.folder), name)
         predict(
@@ -67,7 +67,7 @@ class Predict:
             images,
             path,
             split="test" if usual else split,
-            foreign=self.foreign,
+            ood=self.foreign,
             corruptions=self.corruptions,
             device=self.device,
             say=lambda text: write(f"{text}\n"),

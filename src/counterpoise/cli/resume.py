@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from counterpoise.cli.train import DataRoot, print_outcome, resume_command, saying_how_to_go_on
+from counterpoise.cli.train import DataRoot, print_outcome, resume_command, resume_hint
 from counterpoise.recipes.config import Allowance
 
 
@@ -34,6 +34,6 @@ class Resume:
         from counterpoise.training import resume
 
         command = resume_command(self.folder, allow=self.allow, data_root=self.data_root)
-        with saying_how_to_go_on(command, run=self.folder):
+        with resume_hint(command, run=self.folder):
             evaluation = resume(self.folder, allow=self.allow, root=self.data_root)
         print_outcome(evaluation, self.folder)

@@ -48,7 +48,7 @@ class Train:
         from counterpoise.training import train
 
         folder = self._folder(self.config)
-        with saying_how_to_go_on(resume_command(folder, data_root=self.data_root), run=folder):
+        with resume_hint(resume_command(folder, data_root=self.data_root), run=folder):
             evaluation = train(self.config, folder, root=self.data_root)
         print_outcome(evaluation, folder)
 
@@ -70,7 +70,7 @@ class Train:
         for config in configs:
             folder = self._folder(config)
             write(f"{config.method}: {folder}\n")
-            with saying_how_to_go_on("the same command again", run=folder):
+            with resume_hint("the same command again", run=folder):
                 if RunFolder(folder).config.exists():
                     resume(folder, root=self.data_root)
                 else:
@@ -86,7 +86,7 @@ class Train:
 
 
 @contextmanager
-def saying_how_to_go_on(command: str, *, run: Path) -> Iterator[None]:
+def resume_hint(command: str, *, run: Path) -> Iterator[None]:
     """After Ctrl-C, say which command continues a run that has begun."""
     from counterpoise.training.distributed import is_first_process
     from counterpoise.training.folder import RunFolder
@@ -132,8 +132,8 @@ def compare_runs(folders: list[Path], *, report: Path) -> None:
     from counterpoise.report.page import write_report
     from counterpoise.scoring import score_files
     from counterpoise.training.distributed import is_first_process
+    from counterpoise.training.evaluation import prediction_file
     from counterpoise.training.folder import RunFolder
-    from counterpoise.training.predict import prediction_file
 
     if is_first_process():
         evaluation = score_files([prediction_file(RunFolder(folder), "test") for folder in folders])

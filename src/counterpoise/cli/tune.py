@@ -58,7 +58,7 @@ def print_search(found: "Search", folder: Path, *, recipe: str, data_root: Path 
     from counterpoise.metrics.estimates import KEY_INFO
     from counterpoise.report.numbers import metric_title, number
     from counterpoise.report.tables import as_text, table
-    from counterpoise.training.measures import MEASURES
+    from counterpoise.training.evaluation import MEASURES
 
     heads = [metric_title(KEY_INFO[key]) for key in MEASURES.values()]
     paths = [searched.path for searched in found.ranges]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from counterpoise import __version__
 from counterpoise.export.temperature import Deployed
-from counterpoise.objectives import DeepMutualLearning, MutualTransport, SupervisedObjective
+from counterpoise.objectives import is_objective
 
 DYNAMIC_BATCH = ({0: torch.export.Dim("batch")},)
 """The first dimension of the only input may have any size."""
@@ -47,7 +47,7 @@ def uncompiled(model: nn.Module) -> nn.Module:
 
 def require_primary(model: nn.Module) -> None:
     """Refuse an objective: its auxiliaries and its loss do not ship."""
-    if isinstance(model, DeepMutualLearning | MutualTransport | SupervisedObjective):
+    if is_objective(model):
         raise ValueError(f"{type(model).__name__} is for training; what ships is its primary: export objective.primary")
 
 

@@ -25,11 +25,17 @@ def export_safetensors(
     """
     model = uncompiled(model)
     require_primary(model)
-    described = with_version(with_temperature(metadata, temperature_value(temperature), folded=False))
+    described = with_temperature(metadata, temperature_value(temperature), folded=False)
+    export_weights(model.state_dict(), path, metadata=described)
+
+
+def export_weights(state: Mapping[str, Tensor], path: str | Path, *, metadata: dict[str, str]) -> None:
+    """`export_safetensors` of weights and buffers by name, without the model that they are of."""
+    described = with_version(metadata)
     with replacing(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode
-        tensors, within = _stored(model.state_dict())
+        tensors, within = _stored(state)
         save_file(tensors, str(temporary), metadata=described | within)
         temporary.chmod(mode)  # safetensors lets the owner alone read its files
 

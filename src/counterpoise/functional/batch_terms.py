@@ -19,6 +19,7 @@ from counterpoise.functional.reduction import (
     at_least_tiny,
     gather_over_ranks,
     has_soft_labels,
+    require_scalar,
     sum_over_ranks,
     weighted_mean,
 )
@@ -63,6 +64,7 @@ def dtdp_term(
     >>> dtdp_term(torch.tensor([[0.0, 0.0]]), torch.tensor([1]), alpha=0.1)
     tensor(0.0450)
     """
+    require_scalar(alpha, name="alpha", low=0)
     batch = as_labelled_batch(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight)
     gap = _confidence_gap(batch, group=group)
     return torch.where(gap.abs() <= alpha, 0.5 * gap**2, alpha * (gap.abs() - 0.5 * alpha))
@@ -198,8 +200,7 @@ def _laplace_form(points: Tensor, coefficients: Tensor, bandwidth: float) -> Ten
     n x n matrix: a batch of pixels fits. Between equal p the absolute value has a kink; the mean of the two orders of
     equal points gives it derivative 0, whatever the order of the samples.
     """
-    if bandwidth < SMALLEST_BANDWIDTH:
-        raise ValueError(f"bandwidth must be at least {SMALLEST_BANDWIDTH}, got {bandwidth}")
+    require_scalar(bandwidth, name="bandwidth", low=SMALLEST_BANDWIDTH)
     if points.is_cuda and torch.are_deterministic_algorithms_enabled():  # which a cumulative sum on a GPU has none of
         return _pairwise_form(points, coefficients, bandwidth)
     up = torch.argsort(points, stable=True)

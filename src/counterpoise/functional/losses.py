@@ -23,6 +23,7 @@ from counterpoise.functional.reduction import (
     LabelledBatch,
     as_labelled_batch,
     has_soft_labels,
+    require_scalar,
     weighted_mean,
 )
 
@@ -58,6 +59,7 @@ def label_smoothing(
     >>> label_smoothing(torch.tensor([[2.0, 0.0]]), torch.tensor([0]), smoothing=0.1)
     tensor(0.2269)
     """
+    require_scalar(smoothing, name="smoothing", low=0, high=1)
     batch = as_labelled_batch(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight)
     negative_log = -batch.log_probabilities
     possible = negative_log != torch.inf
@@ -80,6 +82,7 @@ def entropy_regularised(
     >>> entropy_regularised(torch.zeros(1, 4), torch.tensor([0]), beta=0.1)
     tensor(1.2477)
     """
+    require_scalar(beta, name="beta")
     batch = as_labelled_batch(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight)
     regularised = expected_under_labels(batch, torch.neg) - beta * entropy(batch.log_probabilities)
     return weighted_mean(regularised, batch.weight, group=group)
@@ -99,6 +102,7 @@ def focal(
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor(0.1733)
     """
+    require_scalar(gamma, name="gamma", low=0)
     batch = as_labelled_batch(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight)
     return weighted_mean(expected_under_labels(batch, partial(_focal, gamma=gamma)), batch.weight, group=group)
 
@@ -119,6 +123,9 @@ def focal_sample_dependent(
     >>> focal_sample_dependent(torch.zeros(1, 2), torch.tensor([0]))
     tensor(0.0866)
     """
+    require_scalar(gamma_uncertain, name="gamma_uncertain", low=0)
+    require_scalar(gamma_confident, name="gamma_confident", low=0)
+    require_scalar(threshold, name="threshold", low=0, high=1)
 
     def loss(log_probability: Tensor) -> Tensor:
         uncertain = log_probability.detach().exp() < threshold

@@ -3,6 +3,7 @@
 from counterpoise.objectives.deep_mutual_learning import DeepMutualLearning
 from counterpoise.objectives.mutual_transport import MutualTransport
 from counterpoise.objectives.output import ObjectiveOutput
+from counterpoise.objectives.protocol import Objective, is_objective
 from counterpoise.objectives.schedules import AlphaSchedule, linear_warmup
 from counterpoise.objectives.supervised import Loss, LossSum, SupervisedObjective
 
@@ -12,7 +13,9 @@ __all__ = [
     "Loss",
     "LossSum",
     "MutualTransport",
+    "Objective",
     "ObjectiveOutput",
     "SupervisedObjective",
+    "is_objective",
     "linear_warmup",
 ]

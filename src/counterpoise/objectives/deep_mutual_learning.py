@@ -1,6 +1,6 @@
 """Deep mutual learning: peers that all see the labels, the comparison that shows what MTE changes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch.distributed as dist
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from counterpoise.functional.reduction import IGNORE_INDEX
 from counterpoise.functional.transport import deep_mutual
 from counterpoise.objectives.models import (
+    as_models,
     call_for_logits,
     copied,
     parameter_group,
     require_disjoint_parameters,
-    require_list,
 )
 from counterpoise.objectives.output import ObjectiveOutput
 from counterpoise.objectives.schedules import require_weight
@@ -36,19 +36,18 @@ class DeepMutualLearning(nn.Module):
     >>> objective(torch.zeros(2, 4), labels=torch.tensor([0, 2])).loss.backward()
     """
 
-    accepts_loss_kwargs = False  # for transformers.Trainer: see MutualTransport
+    accepts_loss_kwargs = False
 
     def __init__(
         self,
-        models: Sequence[nn.Module],
+        models: Iterable[nn.Module],
         alpha: float,
         *,
         ignore_index: int = IGNORE_INDEX,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        require_list(models, name="models")
-        models = list(models)
+        models = as_models(models, name="models")
         if len(models) < 2:
             raise ValueError(f"deep mutual learning needs at least two models, got {len(models)}")
         require_disjoint_parameters({f"models.{index}": model for index, model in enumerate(models)})
@@ -66,8 +65,7 @@ class DeepMutualLearning(nn.Module):
     def alpha(self, alpha: float) -> None:
         if callable(alpha):
             raise ValueError("deep mutual learning takes a number for alpha, not a schedule")
-        require_weight(alpha)
-        self._alpha = alpha
+        self._alpha = require_weight(alpha)
 
     @property
     def primary(self) -> nn.Module:
@@ -97,6 +95,9 @@ class DeepMutualLearning(nn.Module):
         parts |= {f"transport_{index}": term for index, term in enumerate(terms.transport)}
         return ObjectiveOutput.of(logits=all_logits[0], loss=terms.loss, parts=parts)
 
-    def parameter_groups(self, *, lr: float) -> list[dict[str, Any]]:
-        """One optimizer group a model, all with the same learning rate, that hold every parameter exactly once."""
+    def set_progress(self, progress: float) -> None:
+        """Nothing here follows a schedule."""
+
+    def parameter_groups(self, *, lr: float, auxiliary_lr: float | None = None) -> list[dict[str, Any]]:  # noqa: ARG002
+        """One group for each model, all with the same learning rate: peers are no auxiliaries."""
         return [parameter_group(f"model_{index}", [model], lr=lr) for index, model in enumerate(self.models)]

@@ -1,7 +1,7 @@
 """Calling somebody else's model, and naming its parameters."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -23,10 +23,23 @@ def call_for_logits(model: nn.Module, inputs: Sequence[Any], named_inputs: Mappi
     )
 
 
-def require_list(models: Sequence[nn.Module], *, name: str) -> None:
-    """Refuse a single model: one that can be iterated, such as `nn.Sequential`, would be taken for its layers."""
+def require_model(model: nn.Module, *, name: str) -> None:
+    """Refuse what is no `nn.Module`, such as a model's class instead of a model."""
+    if not isinstance(model, nn.Module):
+        kind = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise TypeError(f"{name} must be an nn.Module, got {kind}; give a model that returns logits")
+
+
+def as_models(models: Iterable[nn.Module], *, name: str) -> list[nn.Module]:
+    """A list of models; a single one is refused: `nn.Sequential`, for instance, would be taken for its layers."""
     if isinstance(models, nn.Module) and not isinstance(models, nn.ModuleList):
         raise ValueError(f"{name} is one {type(models).__name__}, not a list of models; give a list: {name}=[...]")
+    if not isinstance(models, Iterable):
+        raise TypeError(f"{name} must be a list of models, got {type(models).__name__}; give a list: {name}=[...]")
+    listed = list(models)
+    for index, model in enumerate(listed):
+        require_model(model, name=f"{name}[{index}]")
+    return listed
 
 
 def require_disjoint_parameters(models: Mapping[str, nn.Module]) -> None:
@@ -49,6 +62,7 @@ def copied(objective: Module, memo: dict[int, Any]) -> Module:
     return duplicate
 
 
-def parameter_group(name: str, models: Sequence[nn.Module], *, lr: float) -> dict[str, Any]:
+def parameter_group(name: str, models: Iterable[nn.Module], *, lr: float, scheduled: bool = True) -> dict[str, Any]:
     """One optimizer group with every parameter of the models, frozen ones included, each once."""
-    return {"name": name, "params": [parameter for model in models for parameter in model.parameters()], "lr": lr}
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    return {"name": name, "params": parameters, "lr": lr, "scheduled": scheduled}

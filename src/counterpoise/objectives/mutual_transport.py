@@ -1,6 +1,6 @@
 """The heart: a primary model kept in balance by auxiliaries that are gone when it ships."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from counterpoise.functional.reduction import IGNORE_INDEX
 from counterpoise.functional.transport import mutual_transport
 from counterpoise.objectives.models import (
+    as_models,
     call_for_logits,
     copied,
     parameter_group,
     require_disjoint_parameters,
-    require_list,
+    require_model,
 )
 from counterpoise.objectives.output import ObjectiveOutput
 from counterpoise.objectives.schedules import AlphaSchedule, require_weight
@@ -47,22 +48,20 @@ class MutualTransport(nn.Module):
     ['alpha', 'auxiliary_transport_0', 'cross_entropy', 'primary_transport']
     """
 
-    # The loss is a mean over one batch. Where transformers.Trainer sees `**named_inputs`, it believes that the loss is
-    # already divided by the items of all accumulated batches, and does not divide it by the accumulation steps.
     accepts_loss_kwargs = False
 
     def __init__(
         self,
         primary: nn.Module,
-        auxiliaries: Sequence[nn.Module],
+        auxiliaries: Iterable[nn.Module],
         alpha: float | AlphaSchedule,
         *,
         ignore_index: int = IGNORE_INDEX,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        require_list(auxiliaries, name="auxiliaries")
-        auxiliaries = list(auxiliaries)
+        require_model(primary, name="primary")
+        auxiliaries = as_models(auxiliaries, name="auxiliaries")
         require_disjoint_parameters(
             {"primary": primary} | {f"auxiliaries.{index}": auxiliary for index, auxiliary in enumerate(auxiliaries)}
         )
@@ -82,9 +81,15 @@ class MutualTransport(nn.Module):
         self._alpha = _at(alpha, 0.0)
         self.schedule = alpha
 
+    @property
+    def models(self) -> list[nn.Module]:
+        """The primary, then the auxiliaries."""
+        return [self.primary, *self.auxiliaries]
+
     def set_progress(self, progress: float) -> None:
-        """Tell the alpha schedule how far training is, from 0.0 to 1.0; needless where alpha is constant."""
-        self._alpha = _at(self.schedule, progress)
+        """Tell the alpha schedule how far training is, from 0.0 to 1.0; a constant alpha stays."""
+        if callable(self.schedule):
+            self._alpha = _at(self.schedule, progress)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "MutualTransport":
         return copied(self, memo)
@@ -114,10 +119,10 @@ class MutualTransport(nn.Module):
         return ObjectiveOutput.of(logits=logits, loss=terms.loss, parts=parts)
 
     def parameter_groups(self, *, lr: float, auxiliary_lr: float) -> list[dict[str, Any]]:
-        """Two optimizer groups, `primary` and `auxiliaries`, that hold every parameter exactly once."""
+        """Two groups, `primary` and `auxiliaries`; the learning rate of the auxiliaries follows no schedule."""
         groups = [
             parameter_group("primary", [self.primary], lr=lr),
-            parameter_group("auxiliaries", list(self.auxiliaries), lr=auxiliary_lr),
+            parameter_group("auxiliaries", self.auxiliaries, lr=auxiliary_lr, scheduled=False),
         ]
         return [group for group in groups if group["params"]]
 
@@ -128,6 +133,5 @@ def _at(schedule: float | AlphaSchedule, progress: float) -> Tensor:
     A tensor, so that a compiled step is not compiled anew for each value; on the host and not a buffer, so that
     `.to(bfloat16)` does not round it and checkpoints do not hold what the schedule says.
     """
-    alpha = schedule(progress) if callable(schedule) else schedule
-    require_weight(alpha)
+    alpha = require_weight(schedule(progress) if callable(schedule) else schedule)
     return torch.tensor(alpha, dtype=torch.float64, device="cpu")

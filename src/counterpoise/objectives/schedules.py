@@ -3,15 +3,25 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from numbers import Real
+
+from torch import Tensor
 
 AlphaSchedule = Callable[[float], float]
 """Maps progress in [0, 1] to alpha."""
 
 
-def require_weight(alpha: float) -> None:
-    """Refuse an alpha that is negative, infinite or NaN."""
+def require_weight(alpha: float) -> float:
+    """Alpha as a float; refused where it is negative, infinite, NaN or no single number."""
+    if isinstance(alpha, Tensor) and alpha.ndim == 0:
+        alpha = alpha.item()
+    if not isinstance(alpha, Real):
+        raise TypeError(
+            f"alpha must be one number, or a function of progress where there is a schedule, got {type(alpha).__name__}"
+        )
     if not 0 <= alpha < math.inf:
         raise ValueError(f"alpha must be a finite number of at least 0, got {alpha}")
+    return float(alpha)
 
 
 def linear_warmup(alpha: float, *, fraction: float) -> AlphaSchedule:
@@ -21,7 +31,7 @@ def linear_warmup(alpha: float, *, fraction: float) -> AlphaSchedule:
     >>> schedule(0.0), schedule(0.25), schedule(0.5), schedule(1.0)
     (0.0, 0.4, 0.8, 0.8)
     """
-    require_weight(alpha)
+    alpha = require_weight(alpha)
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction must be in (0, 1], got {fraction}")
     return partial(_ramp, alpha, fraction)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from counterpoise.functional.losses import cross_entropy
 from counterpoise.functional.reduction import IGNORE_INDEX
-from counterpoise.objectives.models import call_for_logits, copied, parameter_group
+from counterpoise.objectives.models import call_for_logits, copied, parameter_group, require_model
 from counterpoise.objectives.output import ObjectiveOutput
 
 Loss = Callable[..., Tensor]
@@ -63,7 +63,7 @@ class SupervisedObjective(nn.Module):
     >>> output.loss.backward()
     """
 
-    accepts_loss_kwargs = False  # for transformers.Trainer: see MutualTransport
+    accepts_loss_kwargs = False
 
     def __init__(
         self,
@@ -74,10 +74,18 @@ class SupervisedObjective(nn.Module):
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
+        require_model(model, name="model")
+        if not callable(loss):
+            raise TypeError(f"loss must be a function of logits and labels, got {type(loss).__name__}")
         self.primary = model
         self.training_loss = loss
         self.ignore_index = ignore_index
         self.process_group = process_group
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The one model."""
+        return [self.primary]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SupervisedObjective":
         return copied(self, memo)
@@ -93,8 +101,11 @@ class SupervisedObjective(nn.Module):
         loss = self.training_loss(logits, labels, **used)
         return ObjectiveOutput.of(logits=logits, loss=loss, parts={"loss": loss})
 
-    def parameter_groups(self, *, lr: float) -> list[dict[str, Any]]:
-        """One optimizer group with every parameter."""
+    def set_progress(self, progress: float) -> None:
+        """Nothing here follows a schedule."""
+
+    def parameter_groups(self, *, lr: float, auxiliary_lr: float | None = None) -> list[dict[str, Any]]:  # noqa: ARG002
+        """One group with every parameter."""
         return [parameter_group("primary", [self.primary], lr=lr)]
 
 

@@ -17,8 +17,6 @@ from counterpoise.recipes.methods import method_named
 SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 1
 
 Precision = Literal["float32", "bfloat16", "float16"]
-Kernels = Literal["native", "float32"]
-"""What computes convolutions and linear maps of bfloat16."""
 
 Measure = Literal["nll", "accuracy", "ece"]
 """What is measured on the validation images, and may be monitored and searched by."""

@@ -23,6 +23,7 @@ from counterpoise.objectives import (
     Loss,
     LossSum,
     MutualTransport,
+    Objective,
     SupervisedObjective,
     linear_warmup,
 )
@@ -34,8 +35,8 @@ ALPHA_GRID = (0.4, 0.6, 0.8, 1.0, 1.2)
 
 GAMMA_GRID = (1.0, 2.0, 3.0)
 
-Build = Callable[..., nn.Module]
-"""`build(models, **choice)` takes one value of each hyper-parameter, of the grid and besides it, by name."""
+Build = Callable[..., Objective]
+"""`build(models, **choice)` takes one value of each hyper-parameter, tuned or not, by name."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Method:
         source: where the values come from.
         members: how many such trainings make one result; their probabilities are averaged.
         prunes: whether training leaves out its least confident samples, as DTDP does.
-        besides: hyper-parameters that are not tuned unless somebody names them, with their usual values.
+        untuned: hyper-parameters that a search leaves alone unless they are named, with their usual values.
         bounds: half-open intervals `[low, high)` that values must lie in; `[0, inf)` where none is given.
     """
 
@@ -61,7 +62,7 @@ class Method:
     source: str
     members: int = 1
     prunes: bool = False
-    besides: Mapping[str, float] = field(default_factory=dict)
+    untuned: Mapping[str, float] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def choice(self, hyper: Mapping[str, float]) -> dict[str, float]:
@@ -70,7 +71,7 @@ class Method:
         >>> METHODS["fl-mdca"].choice({"gamma": 3.0})
         {'gamma': 3.0, 'beta': 1.0}
         """
-        usual = {name: values[len(values) // 2] for name, values in self.grid.items()} | dict(self.besides)
+        usual = {name: values[len(values) // 2] for name, values in self.grid.items()} | dict(self.untuned)
         if unknown := sorted(set(hyper) - set(usual)):
             takes = ", ".join(usual) or "none"
             raise ValueError(f"{self.title} has no hyper-parameter {', '.join(unknown)}; it has {takes}")
@@ -85,7 +86,7 @@ class Method:
 def _loss(loss: Loss) -> Build:
     """A loss whose hyper-parameters are its keyword arguments."""
 
-    def build(models: Sequence[nn.Module], **choice: float) -> nn.Module:
+    def build(models: Sequence[nn.Module], **choice: float) -> Objective:
         (model,) = models
         return SupervisedObjective(model, partial(loss, **choice))
 
@@ -95,20 +96,20 @@ def _loss(loss: Loss) -> Build:
 def _loss_made_by(factory: Callable[..., Loss]) -> Build:
     """A loss that a function makes from its hyper-parameters."""
 
-    def build(models: Sequence[nn.Module], **choice: float) -> nn.Module:
+    def build(models: Sequence[nn.Module], **choice: float) -> Objective:
         (model,) = models
         return SupervisedObjective(model, factory(**choice))
 
     return build
 
 
-def _mutual_transport(models: Sequence[nn.Module], *, alpha: float, alpha_warmup: float) -> nn.Module:
+def _mutual_transport(models: Sequence[nn.Module], *, alpha: float, alpha_warmup: float) -> Objective:
     return MutualTransport(
         models[0], models[1:], linear_warmup(alpha, fraction=alpha_warmup) if alpha_warmup else alpha
     )
 
 
-def _deep_mutual(models: Sequence[nn.Module], *, alpha: float) -> nn.Module:
+def _deep_mutual(models: Sequence[nn.Module], *, alpha: float) -> Objective:
     return DeepMutualLearning(models, alpha)
 
 
@@ -155,8 +156,8 @@ METHODS: dict[str, Method] = {
     ),
     "de3": Method("Deep ensemble of 3", 1, _loss(cross_entropy), {}, PAPER, members=3),
     "dml": Method("DML", 2, _deep_mutual, {"alpha": ALPHA_GRID}, "MTE's grid"),
-    "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, besides=_CONSTANT_ALPHA, bounds=_SHARE),
-    "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, besides=_CONSTANT_ALPHA, bounds=_SHARE),
+    "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, untuned=_CONSTANT_ALPHA, bounds=_SHARE),
+    "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, untuned=_CONSTANT_ALPHA, bounds=_SHARE),
 }
 
 

@@ -1,35 +1,40 @@
 """What an objective must satisfy to be trained by any engine."""
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from counterpoise.objectives import ObjectiveOutput
+from counterpoise.objectives import Objective, ObjectiveOutput, is_objective
+from counterpoise.objectives.protocol import as_module
 
 
-def check_objective(
-    objective: nn.Module, inputs: Tensor | Mapping[str, Any], labels: Tensor, *, learning_rates: Mapping[str, float]
-) -> None:
+def check_objective(objective: Objective, inputs: Tensor | Mapping[str, Any], labels: Tensor) -> None:
     """Raise `AssertionError`, naming the property, unless the objective keeps its contract.
 
-    In training with labels it returns an `ObjectiveOutput` with a finite scalar loss that reaches every trainable
-    parameter, and the primary's logits; its parameter groups hold every parameter exactly once; in evaluation, and
-    without labels, nothing but the primary runs, and with labels the loss is then the primary's cross-entropy; the
-    primary can be taken out and gives the same logits alone.
+    It is an `nn.Module` with the members of `Objective`, and its primary is the first of its models, which share no
+    parameter. In training with labels it returns an `ObjectiveOutput` with a finite scalar loss that reaches every
+    trainable parameter, at any progress of training, and the primary's logits; its parameter groups hold every
+    parameter exactly once; in evaluation, and without labels, nothing but the primary runs, and with labels the loss is
+    then the primary's cross-entropy; the primary can be taken out and gives the same logits alone.
 
     Args:
-        objective: with `primary` and `parameter_groups`. Gradients are reset; all else is left as it was.
+        objective: to check. Gradients are reset and its progress is 0 afterwards; all else is left as it was.
         inputs: one tensor, or keyword arguments.
         labels: of the inputs.
-        learning_rates: keyword arguments of `parameter_groups`.
     """
+    assert isinstance(objective, nn.Module), f"{type(objective).__name__} is no nn.Module"
+    assert is_objective(objective), "it lacks a member of counterpoise.Objective"
     modes = {module: module.training for module in objective.modules()}
     buffers = [(buffer, buffer.clone()) for buffer in objective.buffers()]
     try:
-        _check_training(objective, inputs, labels)
-        _check_groups(objective, learning_rates)
+        _check_models(objective)
+        for progress in (1.0, 0.5, 0.0):
+            objective.set_progress(progress)
+            _check_training(objective, inputs, labels)
+        _check_groups(objective)
         _check_evaluation(objective, inputs, labels)
     finally:
         for module, training in modes.items():
@@ -65,13 +70,30 @@ def _check_training(objective: nn.Module, inputs: Tensor | Mapping[str, Any], la
     assert not missed, f"the loss does not reach {missed}"
 
 
-def _check_groups(objective: nn.Module, learning_rates: Mapping[str, float]) -> None:
-    groups = objective.parameter_groups(**learning_rates)  # type: ignore[operator]
+def _check_models(objective: Objective) -> None:
+    models = list(objective.models)
+    assert models, "it has no models"
+    assert models[0] is objective.primary, "the primary is not the first of its models"
+    inside = set(as_module(objective).modules())
+    assert all(model in inside for model in models), "a model is no submodule, so that devices and engines miss it"
+    for one, other in combinations(models, 2):
+        shared = set(one.parameters()) & set(other.parameters())
+        assert not shared, "two models share a parameter, which would follow both losses"
+    assert objective.accepts_loss_kwargs is False, (
+        "without accepts_loss_kwargs = False, transformers.Trainer does not divide the loss by the accumulation steps"
+    )
+
+
+def _check_groups(objective: Objective) -> None:
+    groups = objective.parameter_groups(lr=0.1, auxiliary_lr=0.01)
     grouped = [id(parameter) for group in groups for parameter in group["params"]]
-    own = [id(parameter) for parameter in objective.parameters()]
+    own = [id(parameter) for parameter in as_module(objective).parameters()]
     assert len(set(grouped)) == len(grouped), "a parameter stands in two parameter groups"
     assert set(grouped) == set(own), "the parameter groups do not hold exactly the parameters"
     assert all("lr" in group for group in groups), "a parameter group has no learning rate"
+    names = [group.get("name") for group in groups]
+    assert None not in names, "a parameter group has no name"
+    assert len(set(names)) == len(names), f"two parameter groups have one name: {names}"
 
 
 def _check_evaluation(objective: nn.Module, inputs: Tensor | Mapping[str, Any], labels: Tensor) -> None:

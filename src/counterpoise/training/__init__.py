@@ -13,10 +13,8 @@ if find_spec("lightning") is None:
     require("lightning", extra="train", purpose="training")
 
 from counterpoise.training.data import RunData, from_images, named_data
+from counterpoise.training.evaluation import predict
 from counterpoise.training.networks import Trained, load_run
-
-# Now, because importing the module of this name later would put it in the place of the function.
-from counterpoise.training.predict import predict
 
 if TYPE_CHECKING:
     from counterpoise.training.module import ObjectiveModule

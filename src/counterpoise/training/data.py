@@ -1,4 +1,4 @@
-"""The images of a run: what is trained on, held out, tested, and foreign."""
+"""The images of a run: what is trained on, held out, tested, and out of distribution (OOD)."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -31,14 +31,14 @@ class RunData:
         validation: held-out images.
         held_out: their row numbers in the training split as it is stored, or None where they are not a part of it.
         test: the test images.
-        foreign: other images by name.
+        ood: other images by name.
     """
 
     training: Callable[[int, int, int], Loader]
     validation: Images
     held_out: Tensor | None = None
     test: Callable[[], Images] | None = None
-    foreign: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
+    ood: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
 
 
 def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
@@ -46,11 +46,11 @@ def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
     options = recipe.data
     most = recipe.evaluation.images
     test = partial(_own_images, recipe, "test", root=root, limit=most)
-    others = {name: partial(_foreign_images, recipe, name, root=root, limit=most) for name in recipe.evaluation.ood}
+    others = {name: partial(_ood_images, recipe, name, root=root, limit=most) for name in recipe.evaluation.ood}
     if options.pipeline == "stream":
-        return _streamed(recipe, root=root, test=test, foreign=others)
+        return _streamed(recipe, root=root, test=test, ood=others)
     images = _own_images(recipe, "train", root=root, limit=options.limit)
-    return from_images(recipe, images, test=test, foreign=others)
+    return from_images(recipe, images, test=test, ood=others)
 
 
 def from_images(
@@ -58,7 +58,7 @@ def from_images(
     images: Images,
     *,
     test: Callable[[], Images] | None = None,
-    foreign: Mapping[str, Callable[[], Images]] | None = None,
+    ood: Mapping[str, Callable[[], Images]] | None = None,
 ) -> RunData:
     """Training images in memory, of which some are held out."""
     require_labels(images.labels, images.ids, where=[images.name] * len(images))
@@ -79,12 +79,12 @@ def from_images(
         validation=images.take(held_out),
         held_out=images.ids[held_out],
         test=test,
-        foreign=foreign or {},
+        ood=ood or {},
     )
 
 
 def _streamed(
-    recipe: Recipe, *, root: Path | None, test: Callable[[], Images], foreign: Mapping[str, Callable[[], Images]]
+    recipe: Recipe, *, root: Path | None, test: Callable[[], Images], ood: Mapping[str, Callable[[], Images]]
 ) -> RunData:
     """Training images that are read as they are needed; those held out are in memory."""
     options = recipe.data
@@ -116,7 +116,7 @@ def _streamed(
         validation=validation,
         held_out=limited[held_out],
         test=test,
-        foreign=foreign,
+        ood=ood,
     )
 
 
@@ -129,7 +129,7 @@ def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) 
     if not _has_labels(test) and not _has_labels(_own_images(recipe, "test", root=root, limit=most)):
         raise ValueError(f"the test images of {test.name} have no labels, so that nothing could be measured on them")
     for name in recipe.evaluation.ood:
-        require_same_kind(_foreign_images(recipe, name, root=root, limit=1), shape=shape, classes=None)
+        require_same_kind(_ood_images(recipe, name, root=root, limit=1), shape=shape, classes=None)
 
 
 def _has_labels(images: Images) -> bool:
@@ -180,7 +180,7 @@ def _limited(ids: Tensor, limit: int | None, *, spread: bool) -> Tensor:
     return ids[torch.arange(limit) * len(ids) // limit]
 
 
-def _foreign_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:
+def _ood_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:
     split = foreign_split(name, root=root)
     images = load_images(name, split, root=root, limit=limit, size=recipe.data.size)
     # Sets of one name would be scored as one: near/test.parquet and far/test.parquet.
@@ -189,7 +189,7 @@ def _foreign_images(recipe: Recipe, name: str, *, root: Path | None, limit: int 
 
 
 def require_same_kind(images: Images, *, shape: tuple[int, ...], classes: tuple[str, ...] | None) -> None:
-    """Refuse images of another shape or, unless they are foreign (None), of other classes than the model's."""
+    """Refuse images of another shape or, unless they are OOD (None), of other classes than the model's."""
     found = images.pixels.shape[1:]
     if found != shape:
         remedy = "resize them with --size (of a recipe: data.size), or use another set"
@@ -199,7 +199,7 @@ def require_same_kind(images: Images, *, shape: tuple[int, ...], classes: tuple[
     if classes is not None and images.classes != classes:
         raise ValueError(
             f"{images.name} has other classes than the model: {first_difference(images.classes, classes)}; if it is "
-            "meant as a foreign set, say so"
+            "meant as an OOD set, say so"
         )
 
 

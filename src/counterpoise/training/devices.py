@@ -1,9 +1,14 @@
-"""Which devices torch sees, and what they compute by themselves."""
+"""Which devices torch sees, and what they compute in."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from counterpoise.recipes.config import Precision
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
 
 def visible_devices() -> list[str]:
@@ -31,3 +36,16 @@ def full_float32() -> Iterator[None]:
     cudnn = torch.backends.cudnn
     with cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=cudnn.deterministic, allow_tf32=False):
         yield
+
+
+def mixed_precision(precision: Precision, *, device: str) -> torch.autocast:
+    """What the engine runs a forward pass in; of float32, nothing changes."""
+    return torch.autocast(device, _DTYPES.get(precision), enabled=precision != "float32")
+
+
+def computes_bfloat16(device: str) -> bool:
+    """Whether a device has instructions for bfloat16; of others than x86 CPUs it is believed."""
+    if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # as in older releases of torch
+        return True
+    able = torch.cpu.get_capabilities()
+    return able.get("architecture") != "x86_64" or any(map(able.get, _BFLOAT16_INSTRUCTIONS))

@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -86,21 +87,13 @@ def average_buffers(module: nn.Module) -> None:
         buffer.copy_(mean.view_as(buffer))
 
 
-def shard(objective: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard every model of the objective, one FSDP2 unit for each child that has parameters, over the ranks."""
+def shard(models: Iterable[nn.Module], mesh: DeviceMesh) -> None:
+    """Shard models over the ranks, one FSDP2 unit for each child that has parameters."""
     from torch.distributed.fsdp import fully_shard
 
     data_parallel = mesh["data_parallel"]
-    for model in models_of(objective):
+    for model in models:
         for child in model.children():
             if any(parameter.requires_grad for parameter in child.parameters()):
                 fully_shard(child, mesh=data_parallel)
         fully_shard(model, mesh=data_parallel)
-
-
-def models_of(objective: nn.Module) -> list[nn.Module]:
-    """The models of an objective: its children, and those in its module lists."""
-    models: list[nn.Module] = []
-    for child in objective.children():
-        models += list(child) if isinstance(child, nn.ModuleList) else [child]
-    return models

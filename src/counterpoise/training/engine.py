@@ -3,10 +3,13 @@
 import inspect
 import logging
 import os
+import secrets
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
 
 import lightning as L  # noqa: N812
 import torch
@@ -14,39 +17,36 @@ from lightning.fabric.plugins.environments.cluster_environment import ClusterEnv
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.plugins import MixedPrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from counterpoise.recipes.config import LARGER_IS_BETTER, EngineOptions, Kernels, Recipe
+from counterpoise._files import write_text
+from counterpoise.objectives import Objective
+from counterpoise.objectives.protocol import as_module
+from counterpoise.recipes.config import LARGER_IS_BETTER, EngineOptions, Recipe
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.arithmetic import WidenedBfloat16, kernels_of
-from counterpoise.training.averaging import KeepAverage
+from counterpoise.training.callbacks import AverageWeights, PruneSamples, RunLogs, progress_callback
 from counterpoise.training.checkpoints import Entry
 from counterpoise.training.data import RunData
-from counterpoise.training.datamodule import RunDataModule
-from counterpoise.training.devices import visible_devices
+from counterpoise.training.devices import computes_bfloat16, visible_devices
 from counterpoise.training.distributed import is_first_process, leave_group_at_exit, world_size
-from counterpoise.training.folder import RunFolder
-from counterpoise.training.loggers import build_logger, finish_loggers
-from counterpoise.training.logs import EPOCH_COLUMNS, STEP_COLUMNS, KeepLogs, RowLog
-from counterpoise.training.module import ObjectiveModule
-from counterpoise.training.progress import progress_callback
-from counterpoise.training.pruning import PruneSamples
-from counterpoise.training.random_state import KeepRandomState
-from counterpoise.training.saving import KeepCheckpoints, VerifiedCheckpointIO
-from counterpoise.training.termination import HeedTermination
+from counterpoise.training.folder import EPOCH_COLUMNS, STEP_COLUMNS, RowLog, RunFolder
+from counterpoise.training.module import ObjectiveModule, RunDataModule
+from counterpoise.training.saving import SaveCheckpoints, SaveRandomState, TerminationSignal, VerifiedCheckpointIO
 
 _FLAGS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _LOG_STEPS = 50
 _THREADS = "OMP_NUM_THREADS"
 
+LoggerName = Literal["tensorboard", "wandb", "mlflow"]
+
 
 def fit(
     recipe: Recipe,
     folder: RunFolder,
-    objective: nn.Module,
+    objective: Objective,
     data: RunData,
     *,
     resume_from: Entry | None,
@@ -56,9 +56,9 @@ def fit(
     engine = recipe.engine
     if engine.strategy != "fsdp":  # which takes contiguous parameters only
         # Images come in this layout; convolutions in it are faster.
-        objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        as_module(objective).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if engine.compile:
-        objective.compile()
+        as_module(objective).compile()
     module = ObjectiveModule(
         objective,
         optimizer=recipe.optimizer,
@@ -107,12 +107,12 @@ def _threads_kept() -> Iterator[None]:
 def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Sequence[L.Callback]) -> L.Trainer:
     """The Trainer with everything that watches a run; `step` is where it goes on."""
     engine = recipe.engine
-    logs = KeepLogs(RowLog(folder.steps, STEP_COLUMNS), RowLog(folder.epochs, EPOCH_COLUMNS))
+    logs = RunLogs(RowLog(folder.steps, STEP_COLUMNS), RowLog(folder.epochs, EPOCH_COLUMNS))
     if is_first_process():
         logs.steps.begin_after(step)
         logs.epochs.begin_after(step)
-    files, termination = VerifiedCheckpointIO(), HeedTermination()
-    checkpoints = KeepCheckpoints(
+    files, termination = VerifiedCheckpointIO(), TerminationSignal()
+    checkpoints = SaveCheckpoints(
         folder.checkpoints,
         files=files,
         every_steps=engine.checkpoint_steps,
@@ -124,7 +124,7 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
     )
     pruning = [PruneSamples(recipe.pruning)] if METHODS[recipe.method].prunes else []
     # Checkpoints come last, so that one holds what all others know after the step.
-    watching = [KeepRandomState(), KeepAverage(), logs, progress_callback(), *pruning, *callbacks]
+    watching = [SaveRandomState(), AverageWeights(), logs, progress_callback(), *pruning, *callbacks]
     watching += [termination, checkpoints]
     plugins: list[Any] = [files, *_environment(engine)]
     precision = _precision(engine)
@@ -184,14 +184,17 @@ def _precision(engine: EngineOptions) -> Precision | None:
     """What Lightning would not choose by itself: on a CPU, where it turns float16 into bfloat16."""
     if engine.precision == "float16" and device_type(engine) == "cpu":
         return MixedPrecision("16-mixed", "cpu")
-    return WidenedBfloat16() if kernels(engine) == "float32" else None
+    return None
 
 
-def kernels(engine: EngineOptions) -> Kernels:
-    """What computes in the engine's precision. A compiled or sharded model has kernels of its own."""
-    if engine.compile or engine.strategy == "fsdp":
-        return "native"
-    return kernels_of(engine.precision, device=device_type(engine))
+def precision_advice(engine: EngineOptions) -> str | None:
+    """What to say about a precision that costs more than it saves here."""
+    if engine.precision != "bfloat16" or computes_bfloat16(device_type(engine)):
+        return None
+    return (
+        "this CPU has no bfloat16 instructions: a step takes longer than in float32, and rounds more; "
+        "--engine.precision float32 is faster here, and exact"
+    )
 
 
 def device_type(engine: EngineOptions) -> str:
@@ -236,3 +239,38 @@ def require_processes(engine: EngineOptions) -> None:
             f"torchrun started {started} processes, the recipe is for {wanted}; set engine.devices to the processes on "
             "each machine, and engine.nodes to the machines"
         )
+
+
+def require_loggers(names: Collection[LoggerName]) -> None:
+    """Refuse loggers that are not installed."""
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise ImportError(f"engine.loggers needs {', '.join(missing)}: pip install {' '.join(missing)}")
+
+
+def build_logger(name: LoggerName, *, folder: Path, step: int) -> Logger:
+    """One logger that writes below the run's folder; what TensorBoard holds beyond `step` is written again."""
+    title = folder.name
+    if name == "tensorboard":
+        return TensorBoardLogger(folder, name="", version="tensorboard", purge_step=step)
+    if name == "wandb":
+        # The id makes a resumed run the same run; what it logged after its last checkpoint is there twice.
+        # Other ranks log nothing, and must not choose another.
+        run_id = _wandb_id(folder) if is_first_process() else None
+        return WandbLogger(name=title, id=run_id, project="counterpoise", save_dir=folder, resume="allow")
+    return MLFlowLogger(experiment_name="counterpoise", run_name=title, save_dir=str(folder / "mlflow"))
+
+
+def finish_loggers(names: Collection[LoggerName]) -> None:
+    """End the run that Weights & Biases keeps for the process, or the next training would go on with it."""
+    if "wandb" in names:
+        import wandb
+
+        wandb.finish()
+
+
+def _wandb_id(folder: Path) -> str:
+    """One for each folder, kept in it: names of folders are not unique."""
+    path = folder / "wandb-id"
+    if not path.exists():
+        write_text(path, secrets.token_hex(8))
+    return path.read_text()

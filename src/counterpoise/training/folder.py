@@ -1,28 +1,46 @@
 """A run's folder: complete in itself, and refusing to go on under conditions that would change the result."""
 
+import csv
+import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 import torch
 
 import counterpoise
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
-from counterpoise._files import write_text
+from counterpoise._files import replacing, write_text
 from counterpoise._locks import acquired, lock_of
-from counterpoise.recipes.config import Allowance, Kernels, Recipe
+from counterpoise.recipes.config import Allowance, Measure, Recipe
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.environment", 1
 PACKAGES = ("torch", "torchvision", "lightning", "numpy", "datasets", "pyarrow", "timm", "safetensors")
 
+STEP_COLUMNS = ("step", "epoch", "loss", "loss_hex", "lr")
+EPOCH_COLUMNS = (
+    "epoch",
+    "step",
+    "training_loss",
+    *(f"validation_{name}" for name in get_args(Measure)),
+    "lr",
+    "images_per_second",
+    "seconds",
+)
+
 LOCK_PATIENCE = 2.0
 """Seconds in which processes that a killed run has left may end."""
+
+
+Kernels = Literal["native", "float32"]
+"""What computed bfloat16; the float32 kernels, for CPUs without instructions for it, are no longer there."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +55,7 @@ class Conditions:
     threads: int
     world_size: int
     command: str
-    kernels: Kernels
+    kernels: Kernels = "native"
     step: int = 0
     allowed: list[str] = field(default_factory=list)
 
@@ -93,7 +111,7 @@ class RunFolder:
 
     @property
     def predictions(self) -> Path:
-        """What the primary says about validation, test and foreign images."""
+        """What the primary says about validation, test and OOD images."""
         return self.path / "predictions"
 
     @property
@@ -120,7 +138,44 @@ class RunFolder:
             raise ValueError(f"{self.config}: {error}") from None
 
 
-def conditions_now(recipe: Recipe, *, device: str, kernels: Kernels, world_size: int) -> Conditions:
+class RowLog:
+    """A CSV file with one row a step, or one an epoch: complete up to each checkpoint, and never with a row twice."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path, self.columns = path, tuple(columns)
+
+    def append(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Write rows, and have them on disk before anything that refers to them."""
+        with self.path.open("a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rows(self) -> list[dict[str, str]]:
+        """All complete rows; a line that was cut off by a crash is none."""
+        text = self.path.read_text() if self.path.exists() else ""
+        complete = text[: text.rfind("\n") + 1]
+        return list(csv.DictReader(complete.splitlines()))
+
+    def begin_after(self, step: int) -> None:
+        """Make the file, or remove its rows of later steps: training goes back to this one, and writes them again."""
+        rows = self.rows()
+        for number, row in enumerate(rows):
+            if tuple(row) != self.columns or not (row["step"] or "").isdecimal():
+                raise ValueError(
+                    f"{self.path}: row {number} is not as it was written, with the columns {', '.join(self.columns)}; "
+                    "restore the file, or remove it"
+                )
+        self._write([list(row.values()) for row in rows if int(row["step"]) <= step])
+
+    def _write(self, rows: Sequence[Sequence[Any]]) -> None:
+        with replacing(self.path) as temporary, temporary.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(self.columns)
+            writer.writerows(rows)
+
+
+def conditions_now(recipe: Recipe, *, device: str, world_size: int) -> Conditions:
     """The conditions of this process."""
     return Conditions(
         config_digest=recipe.digest,
@@ -131,7 +186,6 @@ def conditions_now(recipe: Recipe, *, device: str, kernels: Kernels, world_size:
         threads=torch.get_num_threads(),
         world_size=world_size,
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        kernels=kernels,
     )
 
 
@@ -178,7 +232,7 @@ def start(folder: RunFolder, recipe: Recipe, conditions: Conditions) -> None:
     write_text(folder.config, recipe.to_json())
 
 
-def go_on(
+def record_resumption(
     folder: RunFolder, conditions: Conditions, *, step: int, allowed: Collection[Allowance], trained: bool
 ) -> None:
     """Record that the run is resumed; refuse conditions that it was not started under and that are not allowed.
@@ -225,9 +279,13 @@ def differences(before: Conditions, now: Conditions) -> dict[Allowance, str]:
         "torch": ("torch", before.versions.get("torch"), now.versions.get("torch")),
         "threads": ("threads", before.threads, now.threads),
         "world-size": ("processes", before.world_size, now.world_size),
-        "device": ("device", before.device, now.device),
+        "device": ("device", _arithmetic(before), _arithmetic(now)),
     }
     return {name: f"{title} was {old}, is {new}" for name, (title, old, new) in pairs.items() if old != new}
+
+
+def _arithmetic(conditions: Conditions) -> str:
+    return conditions.device + (" by float32 kernels" if conditions.kernels == "float32" else "")
 
 
 def _revision(source: Path) -> str:

@@ -1,8 +1,12 @@
-"""The LightningModule over any objective."""
+"""What the engine trains: the LightningModule over any objective, its learning rates, and the images of a run.
+
+Learning rates are a function of progress alone, so that there is no scheduler whose state could go astray.
+"""
 
 import math
+from bisect import bisect_right
 from itertools import groupby
-from typing import Any, Protocol, cast
+from typing import Any
 
 import lightning as L  # noqa: N812
 import torch
@@ -11,34 +15,24 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from counterpoise.data.memory import Batch
-from counterpoise.objectives import MutualTransport, ObjectiveOutput
+from counterpoise.data.memory import Batch, MemoryLoader
+from counterpoise.objectives import Objective, ObjectiveOutput
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.recipes.config import OptimizerOptions
+from counterpoise.training.data import Loader, RunData
 from counterpoise.training.devices import full_float32
-from counterpoise.training.distributed import average_buffers, models_of, shard, world_size
-from counterpoise.training.measures import measured, measuring_streams
-from counterpoise.training.schedule import decay_factor, set_learning_rates
+from counterpoise.training.distributed import average_buffers, shard, world_size
+from counterpoise.training.evaluation import measured, measuring_streams
 
 REMEDY = "a lower optimizer.lr, a warmup or a clip may help"
 """What to do when training breaks down."""
-
-
-class Objective(Protocol):
-    """What every objective offers beside `forward`."""
-
-    primary: nn.Module
-    process_group: dist.ProcessGroup | None
-
-    def parameter_groups(self, *, lr: float) -> list[dict[str, Any]]:
-        """Named optimizer groups that hold every parameter exactly once."""
 
 
 class ObjectiveModule(L.LightningModule):
     """One objective, one optimizer, one loss a step; validation of the model that ships.
 
     Args:
-        objective: takes `(images, labels=labels)` and returns an `ObjectiveOutput`.
+        objective: any module that satisfies `counterpoise.Objective`.
         optimizer: SGD and how its learning rate changes.
         epochs: of the whole training, which schedules are relative to.
         ema: decay of the moving average of the primary, or None for no average.
@@ -47,7 +41,7 @@ class ObjectiveModule(L.LightningModule):
 
     def __init__(
         self,
-        objective: nn.Module,
+        objective: Objective,
         *,
         optimizer: OptimizerOptions,
         epochs: int,
@@ -67,7 +61,7 @@ class ObjectiveModule(L.LightningModule):
     @property
     def primary(self) -> nn.Module:
         """The model that the objective trains to be shipped."""
-        return cast(Objective, self.objective).primary
+        return self.objective.primary
 
     @property
     def shipped(self) -> nn.Module:
@@ -84,20 +78,17 @@ class ObjectiveModule(L.LightningModule):
         """Share the work with the other ranks."""
         if self.sharded:
             assert self.device_mesh is not None
-            shard(self.objective, self.device_mesh)
+            shard(self.objective.models, self.device_mesh)
         if world_size() > 1:
             # Terms over a batch (DCA, MDCA, MMCE) are those of the whole batch, not of a rank's share.
-            cast(Objective, self.objective).process_group = dist.group.WORLD
+            self.objective.process_group = dist.group.WORLD
 
     def configure_optimizers(self) -> Optimizer:
         """SGD over the objective's groups."""
         return SGD(self._groups(), lr=self.options.lr, **self._sgd_options())
 
     def _groups(self) -> list[dict[str, Any]]:
-        options = self.options
-        if isinstance(self.objective, MutualTransport):
-            return self.objective.parameter_groups(lr=options.lr, auxiliary_lr=options.auxiliary_lr)
-        return cast(Objective, self.objective).parameter_groups(lr=options.lr)
+        return self.objective.parameter_groups(lr=self.options.lr, auxiliary_lr=self.options.auxiliary_lr)
 
     def _sgd_options(self) -> dict[str, Any]:
         options = self.options
@@ -111,7 +102,7 @@ class ObjectiveModule(L.LightningModule):
         """Tell the loader which epoch it is in; one that was interrupted goes on, and has no start."""
         # A checkpoint brings the options that it was saved with, which a recipe edited since then no longer has.
         for group, given in zip(self.trainer.optimizers[0].param_groups, self._groups(), strict=True):
-            group |= self._sgd_options() | {"initial_lr": given["lr"]}
+            group |= self._sgd_options() | {"initial_lr": given["lr"], "scheduled": given.get("scheduled", True)}
         self.on_train_epoch_start()
         # After the last batch of an epoch, whatever its number: epochs of pruned samples are shorter than the first.
         self.trainer.val_check_batch = float("inf")
@@ -121,12 +112,11 @@ class ObjectiveModule(L.LightningModule):
         self.trainer.train_dataloader.set_epoch(self.current_epoch)  # type: ignore[union-attr]
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Set the learning rates, and alpha where it has a schedule."""
+        """Set the learning rates, and tell the objective how far training is."""
         progress = self.current_epoch + batch_idx / len(self.trainer.train_dataloader)  # type: ignore[arg-type]
         factor = decay_factor(progress, epochs=self.epochs, options=self.options)
         set_learning_rates(self.trainer.optimizers[0], factor)
-        if isinstance(self.objective, MutualTransport) and callable(self.objective.schedule):
-            self.objective.set_progress(progress / self.epochs)
+        self.objective.set_progress(progress / self.epochs)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The one scalar of the objective."""
@@ -149,9 +139,7 @@ class ObjectiveModule(L.LightningModule):
         if self.options.clip is None:
             return
         owner = {
-            parameter: index
-            for index, model in enumerate(models_of(self.objective))
-            for parameter in model.parameters()
+            parameter: index for index, model in enumerate(self.objective.models) for parameter in model.parameters()
         }
         for group in optimizer.param_groups:
             for _, parameters in groupby(group["params"], owner.get):
@@ -180,6 +168,65 @@ class ObjectiveModule(L.LightningModule):
         self.validation = measured(stream.sync() if world_size() > 1 else stream for stream in self._streams)
         if self.trainer.loggers:
             self.log_dict({f"validation/{name}": value for name, value in self.validation.items()}, rank_zero_only=True)
+
+
+class RunDataModule(L.LightningDataModule):
+    """Gives the engine each rank's share."""
+
+    def __init__(self, data: RunData, *, evaluation_batch: int, seed: int) -> None:
+        super().__init__()
+        self.data = data
+        self.evaluation_batch = evaluation_batch
+        self.seed = seed
+
+    def setup(self, stage: str) -> None:
+        """Make the loader before checkpoints are loaded into it and into what watches it."""
+        assert self.trainer is not None
+        self.training = self.data.training(self.seed, self.trainer.global_rank, self.trainer.world_size)
+        if not len(self.training):
+            raise ValueError("an epoch has no step: the training images do not fill a batch")
+        self.training.to(self.trainer.strategy.root_device)
+
+    def train_dataloader(self) -> Loader:
+        """Shuffled and augmented batches."""
+        return self.training
+
+    def val_dataloader(self) -> MemoryLoader:
+        """The held-out images as they are; no rank sees one twice."""
+        assert self.trainer is not None
+        world = self.trainer.world_size
+        return MemoryLoader(
+            self.data.validation,
+            # Ranks share a batch evenly; which images are in one changes no measure.
+            batch=max(self.evaluation_batch // world, 1) * world,
+            seed=self.seed,
+            augmentation=None,
+            shuffle=False,
+            drop_last=False,
+            rank=self.trainer.global_rank,
+            world=world,
+            device=self.trainer.strategy.root_device,
+        )
+
+
+def decay_factor(progress: float, *, epochs: int, options: OptimizerOptions) -> float:
+    """What the learning rate is multiplied by after `progress` epochs of `epochs`; warm-up included.
+
+    >>> [round(decay_factor(p, epochs=4, options=OptimizerOptions(milestones=(2, 3))), 3) for p in (0, 1.9, 2, 3.5)]
+    [1.0, 1.0, 0.1, 0.01]
+    >>> [round(decay_factor(p, epochs=4, options=OptimizerOptions(schedule="cosine", warmup=2)), 3) for p in (0, 1, 2)]
+    [0.0, 0.427, 0.5]
+    """
+    warmup = min(1.0, progress / options.warmup) if options.warmup else 1.0
+    if options.schedule == "cosine":
+        return warmup * 0.5 * (1 + math.cos(math.pi * min(1.0, progress / epochs)))
+    return warmup * options.decay ** bisect_right(options.milestones, progress)
+
+
+def set_learning_rates(optimizer: Optimizer, factor: float) -> None:
+    """Give every group its initial learning rate times the factor, unless it is not scheduled."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * (factor if group.get("scheduled", True) else 1.0)
 
 
 def _moving_average(model: nn.Module, *, decay: float) -> AveragedModel:

@@ -77,13 +77,28 @@ def member_folders(recipe: Recipe, run: RunFolder) -> list[RunFolder]:
     return [run] if members == 1 else [run.member(index) for index in range(members)]
 
 
-def load_run(folder: str | Path, *, models: ModelFactory | None = None, member: int | None = None) -> Trained:
+def as_built(model: nn.Module) -> nn.Module:
+    """A trained network on the CPU, in the memory layout of a new one: it decides the last bits of what it computes."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.cpu().clone(memory_format=torch.contiguous_format)
+        tensor.grad = None
+    return model
+
+
+def load_run(
+    folder: str | Path,
+    *,
+    models: ModelFactory | None = None,
+    member: int | None = None,
+    networks: Sequence[nn.Module] | None = None,
+) -> Trained:
     """The trained model of a run.
 
     Args:
         folder: of the run.
         models: your own networks, if the run was trained with them.
         member: of an ensemble, counted from 0; None for all of them.
+        networks: to be filled with the weights, one for each member, instead of new ones.
     """
     run = RunFolder(Path(folder))
     recipe = run.recipe()
@@ -100,14 +115,14 @@ def load_run(folder: str | Path, *, models: ModelFactory | None = None, member: 
         raise ValueError(f"{folders[0].primary} was not written by a run: its metadata lack {', '.join(missing)}")
     classes = tuple(json.loads(metadata["class_names"]))
     channels, height, width = image_shape(metadata)
-    models = models or recipe_models(recipe, classes=len(classes), channels=channels)
-    trained = []
-    for part in folders:
-        trained.append(models(0)[0])
-        load_safetensors(trained[-1], part.primary)
+    if networks is None:
+        models = models or recipe_models(recipe, classes=len(classes), channels=channels)
+        networks = [models(0)[0] for _ in folders]
+    for network, part in zip(networks, folders, strict=True):
+        load_safetensors(network, part.primary)
     return Trained(
         recipe=recipe,
-        model=trained[0] if len(trained) == 1 else Members(trained),
+        model=networks[0] if len(networks) == 1 else Members(networks),
         classes=classes,
         shape=(channels, height, width),
         mean=tuple(json.loads(metadata["mean"])),

@@ -1,15 +1,16 @@
 """A run from recipe to report."""
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from counterpoise.data.corruptions import require_corruptible
-from counterpoise.export import export_safetensors
+from counterpoise.export.weights import export_weights
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.models import require_same_images
+from counterpoise.objectives import Objective
 from counterpoise.recipes.config import Allowance, Recipe, require_possible
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.checkpoints import (
@@ -21,19 +22,32 @@ from counterpoise.training.checkpoints import (
 )
 from counterpoise.training.data import RunData, keep_split, named_data, require_evaluable
 from counterpoise.training.distributed import is_first_process, settle_rank
-from counterpoise.training.engine import device_type, fit, kernels, require_devices, require_processes
+from counterpoise.training.engine import (
+    device_type,
+    fit,
+    precision_advice,
+    require_devices,
+    require_loggers,
+    require_processes,
+)
+from counterpoise.training.evaluation import evaluate_run
 from counterpoise.training.folder import (
     Conditions,
     RunFolder,
     conditions_now,
-    go_on,
     in_use,
+    record_resumption,
     require_new,
     start,
 )
-from counterpoise.training.loggers import require_loggers
-from counterpoise.training.networks import ModelFactory, load_run, member_folders, metadata_of, recipe_models
-from counterpoise.training.predict import evaluate_run
+from counterpoise.training.networks import (
+    ModelFactory,
+    as_built,
+    load_run,
+    member_folders,
+    metadata_of,
+    recipe_models,
+)
 from counterpoise.training.progress import say
 
 
@@ -63,13 +77,12 @@ def train(
     settle_rank(recipe.engine.devices * recipe.engine.nodes)
     if is_first_process():
         require_new(run)
-    own = models is not None
-    data, models = _prepared(recipe, root=root, models=models, data=data)
+    plan = _prepared(recipe, run, root=root, models=models, data=data)
     if not is_first_process():
-        return _complete(recipe, run, models=models, data=data, page=page, own=own)
+        return _complete(plan, page=page)
     with in_use(run):
         start(run, recipe, _conditions(recipe))
-        return _complete(recipe, run, models=models, data=data, page=page, own=own)
+        return _complete(plan, page=page)
 
 
 def resume(
@@ -94,27 +107,55 @@ def resume(
     run = RunFolder(Path(folder))
     recipe = run.recipe()
     settle_rank(recipe.engine.devices * recipe.engine.nodes)
-    own = models is not None
-    data, models = _prepared(recipe, root=root, models=models, data=data)
+    plan = _prepared(recipe, run, root=root, models=models, data=data)
     if not is_first_process():
-        return _complete(recipe, run, models=models, data=data, page=page, own=own)
+        return _complete(plan, page=page)
     with in_use(run):
         folders = member_folders(recipe, run)
         entries = [newest_intact(folder.checkpoints)[0] for folder in folders]
         step = sum(entry.step for entry in entries if entry is not None)
         trained = any(folder.primary.exists() for folder in folders)
-        go_on(run, _conditions(recipe), step=step, allowed=allow, trained=trained)
-        return _complete(recipe, run, models=models, data=data, page=page, own=own)
+        record_resumption(run, _conditions(recipe), step=step, allowed=allow, trained=trained)
+        return _complete(plan, page=page)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A run that was found to be possible.
+
+    Attributes:
+        recipe: of the run.
+        run: its folder.
+        data: its images.
+        models: makes its networks.
+        own: whether these are the user's.
+        ready: the objective of its first training, by seed: what was looked at before the run began is what trains.
+    """
+
+    recipe: Recipe
+    run: RunFolder
+    data: RunData
+    models: ModelFactory
+    own: bool
+    ready: dict[int, Objective]
+
+    def objective(self, seed: int) -> Objective:
+        """The objective of one training; its networks are built for it, once."""
+        if seed in self.ready:
+            return self.ready.pop(seed)
+        return METHODS[self.recipe.method].build(self.models(seed), **self.recipe.choice)
 
 
 def _prepared(
-    recipe: Recipe, *, root: Path | None, models: ModelFactory | None, data: RunData | None
-) -> tuple[RunData, ModelFactory]:
+    recipe: Recipe, run: RunFolder, *, root: Path | None, models: ModelFactory | None, data: RunData | None
+) -> _Plan:
     """Images and networks; what is wrong with them or with the recipe is noticed before the run has a folder."""
     require_possible(recipe)
     require_processes(recipe.engine)
     require_devices(recipe.engine)
     require_loggers(recipe.engine.loggers)
+    if is_first_process() and (advice := precision_advice(recipe.engine)):
+        say(advice)
     if recipe.engine.threads is not None:
         torch.set_num_threads(recipe.engine.threads)
     named, data = data is None, data or named_data(recipe, root=root)
@@ -128,45 +169,51 @@ def _prepared(
         raise ValueError(f"{images.name} has {len(images.classes)} class; at least 2 are needed")
     if len(images) < processes:
         raise ValueError(f"{len(images)} images are held out, fewer than there are processes, {processes}")
-    models = models or recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
-    built = models(recipe.seed)
+    make = models or recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
+    seed = member_seeds(recipe)[0]
+    built = make(seed)
     if len(built) != (count := METHODS[recipe.method].models):
         raise ValueError(f"{recipe.method} trains {count} network{'s' * (count > 1)}; models= made {len(built)}")
-    METHODS[recipe.method].build(built, **recipe.choice)
+    objective = METHODS[recipe.method].build(built, **recipe.choice)
     require_same_images(built, shape=images.pixels.shape[1:])
-    return data, models
+    return _Plan(recipe, run, data, make, models is not None, {seed: objective})
 
 
 def _conditions(recipe: Recipe) -> Conditions:
     engine = recipe.engine
-    return conditions_now(
-        recipe, device=device_type(engine), kernels=kernels(engine), world_size=engine.devices * engine.nodes
-    )
+    return conditions_now(recipe, device=device_type(engine), world_size=engine.devices * engine.nodes)
 
 
-def _complete(
-    recipe: Recipe, run: RunFolder, *, models: ModelFactory, data: RunData, page: bool, own: bool
-) -> Evaluation | None:
-    """Whatever of the run is not there yet; the networks may be the user's own."""
+def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:
+    """Whatever of the run is not there yet."""
+    recipe, data = plan.recipe, plan.data
     if data.held_out is not None and is_first_process():
-        keep_split(run.split, data.held_out)
-    folders = member_folders(recipe, run)
-    for index, folder in enumerate(folders):
+        keep_split(plan.run.split, data.held_out)
+    primaries = []
+    for seed, folder in zip(member_seeds(recipe), member_folders(recipe, plan.run), strict=True):
+        objective = plan.objective(seed)
         if not folder.primary.exists():
-            seed = recipe.seed if len(folders) == 1 else member_seed(recipe.seed, index)
-            _train_one(replace(recipe, seed=seed), folder, data=data, models=models, own=own)
+            _train_one(replace(recipe, seed=seed), folder, objective, plan)
+            if recipe.engine.strategy == "fsdp":  # of which every rank holds a part
+                objective = plan.objective(seed)
+        primaries.append(objective.primary)
     if not is_first_process():
         return None
-    trained = load_run(run.path, models=models)
-    return evaluate_run(run, trained, data, device=device_type(recipe.engine), say=say, page=page)
+    trained = load_run(plan.run.path, networks=[as_built(primary) for primary in primaries])
+    return evaluate_run(plan.run, trained, data, device=device_type(recipe.engine), say=say, page=page)
 
 
-def member_seed(seed: int, index: int) -> int:
-    """Seeds of the members of an ensemble: far from each other, and from those of the next seed."""
-    return seed + 1_000_003 * (index + 1)
+def member_seeds(recipe: Recipe) -> list[int]:
+    """Seeds of the trainings of a run; of an ensemble's members, far from each other and from those of the next seed.
+
+    >>> member_seeds(Recipe(method="ce", seed=1)), member_seeds(Recipe(method="de3", seed=0))
+    ([1], [1000003, 2000006, 3000009])
+    """
+    members = METHODS[recipe.method].members
+    return [recipe.seed] if members == 1 else [recipe.seed + 1_000_003 * (index + 1) for index in range(members)]
 
 
-def _train_one(recipe: Recipe, folder: RunFolder, *, data: RunData, models: ModelFactory, own: bool) -> None:
+def _train_one(recipe: Recipe, folder: RunFolder, objective: Objective, plan: _Plan) -> None:
     """One training, from its newest intact checkpoint if it has one; ends with the primary's weights."""
     folder.checkpoints.mkdir(parents=True, exist_ok=True)
     if is_first_process():
@@ -179,15 +226,12 @@ def _train_one(recipe: Recipe, folder: RunFolder, *, data: RunData, models: Mode
         write_manifest(folder.checkpoints, replace(manifest, last=entry, previous=None))
     if is_first_process():
         remove_strays(folder.checkpoints)
-    objective = METHODS[recipe.method].build(models(recipe.seed), **recipe.choice)
-    prefix = fit(recipe, folder, objective, data, resume_from=entry).shipped_prefix
+    prefix = fit(recipe, folder, objective, plan.data, resume_from=entry).shipped_prefix
     if is_first_process():
         last = read_manifest(folder.checkpoints).last
         assert last is not None
         # From the file, because a rank's own module may hold but a shard of the weights.
         state = torch.load(folder.checkpoints / last.file, map_location="cpu", weights_only=True)["state_dict"]
         weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        primary = models(recipe.seed)[0]
-        primary.load_state_dict(weights)
-        metadata = metadata_of(recipe, data.validation, own=primary if own else None)
-        export_safetensors(primary, folder.primary, metadata=metadata)
+        metadata = metadata_of(recipe, plan.data.validation, own=objective.primary if plan.own else None)
+        export_weights(weights, folder.primary, metadata=metadata)

@@ -1,21 +1,128 @@
-"""Checkpoints as the engine writes them: the complete state, atomically, verified, then named in the manifest."""
+"""The complete state of a training as the engine saves it: atomically, verified, then named in the manifest.
+
+To it belong the generators of every rank: order and augmentation do not depend on them; dropout, stochastic depth and
+whatever a user's model draws do.
+"""
 
 import hashlib
+import random
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import lightning as L  # noqa: N812
+import numpy as np
 import torch
+import torch.distributed as dist
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
 
 from counterpoise._files import digest_of, replacing
 from counterpoise.training.checkpoints import Entry, read_manifest, write_manifest
-from counterpoise.training.distributed import average_buffers
+from counterpoise.training.distributed import average_buffers, gathered, world_size
 from counterpoise.training.module import ObjectiveModule
-from counterpoise.training.termination import HeedTermination
+
+
+def random_state() -> dict[str, Any]:
+    """The state of all generators of this process, as tensors and numbers."""
+    version, internal, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    return {
+        "torch": torch.get_rng_state(),
+        # Of this process' own device: others, that it never uses, may not be there when it goes on.
+        "cuda": [torch.cuda.get_rng_state()] if _uses_cuda() else [],
+        "mps": [torch.mps.get_rng_state()] if torch.backends.mps.is_available() else [],
+        "numpy": [torch.from_numpy(np.asarray(keys, np.int64)), int(position), int(has_gauss), float(cached)],
+        "python": [version, list(internal), gauss],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Restore what `random_state` gave.
+
+    >>> before = random_state()
+    >>> first = torch.rand(1), random.random(), np.random.random()
+    >>> set_random_state(before)
+    >>> first == (torch.rand(1), random.random(), np.random.random())
+    True
+    """
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and _uses_cuda():
+        torch.cuda.set_rng_state(state["cuda"][0])
+    if torch.backends.mps.is_available() and state.get("mps"):
+        torch.mps.set_rng_state(state["mps"][0])
+    keys, position, has_gauss, cached = state["numpy"]
+    words: Tensor = keys
+    np.random.set_state(("MT19937", words.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+
+
+def _uses_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+class SaveRandomState(L.Callback):
+    """Saves the generators of all ranks in checkpoints, and restores each rank's own when training goes on."""
+
+    def __init__(self) -> None:
+        self._restored: list[dict[str, Any]] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generators of all ranks; a collective."""
+        return {"ranks": gathered(random_state())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the states until training starts: setting up draws random numbers too."""
+        self._restored = state_dict["ranks"]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Restore this rank's generators."""
+        if self._restored is not None and len(self._restored) == world_size():
+            set_random_state(self._restored[trainer.global_rank])
+        self._restored = None
+
+
+class TerminationSignal(L.Callback):
+    """Takes notice of SIGTERM while a run trains; a second one ends the process at once.
+
+    Attributes:
+        requested: whether any process of the run got the signal, the same on all of them.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._signalled = False
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Take the place of the engine's handler; the engine restores all handlers when it ends."""
+        # Within Lightning's (2.6.6) a rank sends a broadcast that no other rank waits for: where one rank alone gets
+        # the signal, the run hangs instead of saving its step (test_parallel.py).
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._handle)
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        """Agree on it after every step."""
+        self._agree(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """And after a validation."""
+        self._agree(trainer)
+
+    def _handle(self, *_: Any) -> None:
+        self._signalled = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _agree(self, trainer: L.Trainer) -> None:
+        self.requested = self._signalled
+        if world_size() > 1:
+            requested = torch.tensor(int(self._signalled), device=trainer.strategy.root_device)
+            dist.all_reduce(requested, op=dist.ReduceOp.MAX)
+            self.requested = bool(requested)
 
 
 class _Hashed:
@@ -78,7 +185,7 @@ class VerifiedCheckpointIO(CheckpointIO):
         """Files are removed when the manifest stops naming them."""
 
 
-class KeepCheckpoints(L.Callback):
+class SaveCheckpoints(L.Callback):
     """Saves the complete state at steps and epochs, and keeps the last two and the best.
 
     Args:
@@ -102,7 +209,7 @@ class KeepCheckpoints(L.Callback):
         measure: str,
         larger_is_better: bool,
         flush: Callable[[], None],
-        termination: HeedTermination,
+        termination: TerminationSignal,
     ) -> None:
         self.folder = folder
         self.files = files
@@ -118,13 +225,13 @@ class KeepCheckpoints(L.Callback):
     ) -> None:
         """Save inside an epoch; after its last step the validation comes first."""
         due = self.every_steps and trainer.global_step % self.every_steps == 0
-        if (due or self.termination.told) and not trainer.is_last_batch:
+        if (due or self.termination.requested) and not trainer.is_last_batch:
             self._save(trainer, pl_module, value=None)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save after the validation."""
         epoch = trainer.current_epoch + 1
-        if epoch % self.every_epochs == 0 or epoch == trainer.max_epochs or self.termination.told:
+        if epoch % self.every_epochs == 0 or epoch == trainer.max_epochs or self.termination.requested:
             assert isinstance(pl_module, ObjectiveModule)
             self._save(trainer, pl_module, value=pl_module.validation.get(self.measure))
 
@@ -135,7 +242,7 @@ class KeepCheckpoints(L.Callback):
         trainer.save_checkpoint(path)
         if trainer.is_global_zero:
             self._name(trainer, path, value=value)
-        if self.termination.told:
+        if self.termination.requested:
             # A launcher may end the other ranks after the first that ends, while one still writes the manifest.
             trainer.strategy.barrier()
             raise SIGTERMException

@@ -7,10 +7,9 @@
     FOLDER/search.json          every trial so far; search.png and search.svg show them
     FOLDER/best.json            the recipe with the best values so far
 
-A trial belongs to the process that holds its lock. The operating system takes the locks of a killed process away, so
-the next process that looks for work finds its trial and goes on from the newest checkpoint. Where the conditions have
-changed, that is refused, and `counterpoise resume` can finish the trial under the new ones. Processes on several
-machines need a file system that has locks, such as NFS 4.
+Trials are claimed as `counterpoise._locks` says: whoever comes after a killed process goes on from the newest
+checkpoint. Where the conditions have changed, that is refused, and `counterpoise resume` can finish the trial under the
+new ones.
 
 Values come from a sweep first (the middle of every range, its ends, its quarters: for alpha, the grid of the paper),
 then from a Gaussian process, which suits few dimensions and a measure that changes smoothly; it takes trials that are
@@ -30,7 +29,7 @@ from filelock import FileLock
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import require
 from counterpoise._files import write_text
-from counterpoise._locks import acquired, holding, lock_of
+from counterpoise._locks import Claim, claimed, holding, lock_of
 from counterpoise.recipes.config import LARGER_IS_BETTER, Measure, Recipe
 from counterpoise.recipes.ranges import Range, changed_fields, with_values
 
@@ -110,12 +109,12 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A trial that this process trains, and the lock that says so."""
+class ClaimedTrial:
+    """A trial that this process trains."""
 
     number: int
     values: Values
-    lock: FileLock
+    claim: Claim
 
 
 class SharedStudy:
@@ -142,35 +141,37 @@ class SharedStudy:
         """The folder of a trial's run."""
         return self.folder / "trials" / f"{number:04d}"
 
-    def take(self, total: int) -> Claim | None:
+    def take(self, total: int) -> ClaimedTrial | None:
         """A trial to train: one that nobody trains any more, or a new one while there are fewer than `total`.
 
         None where there is none, or where every point of ranges of whole numbers was tried.
         """
         with holding(self.lock):
             for trial in self._trials(TrialState.RUNNING):
-                claim = self._claim(trial)
-                if claim is not None:
-                    return claim
+                claimed_trial = self._claim(trial)
+                if claimed_trial is not None:
+                    return claimed_trial
             if len(self._trials(TrialState.RUNNING, TrialState.COMPLETE)) >= total:
                 return None
             return self._ask()
 
-    def finish(self, claim: Claim, *, measures: Mapping[str, float] | None = None, reason: str | None = None) -> None:
+    def finish(
+        self, trial: ClaimedTrial, *, measures: Mapping[str, float] | None = None, reason: str | None = None
+    ) -> None:
         """Record what came of a trial, and write the results so far.
 
         For a trial that failed the sampler is told the worst measure so far, so that it keeps away.
         """
         with holding(self.lock):
-            trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, claim.number)
+            trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
             if measures is not None:
                 self._storage.set_trial_user_attr(trial_id, "measures", dict(measures))
                 value = measures[self.measure]
             else:
                 self._storage.set_trial_user_attr(trial_id, "reason", reason)
                 value = self.search().ranked[-1].measures[self.measure]
-            self._study.tell(claim.number, value)
-            _remove(claim.lock)
+            self._study.tell(trial.number, value)
+            trial.claim.done()
             self.write()
 
     def search(self) -> Search:
@@ -204,18 +205,18 @@ class SharedStudy:
     def _trials(self, *states: TrialState) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=states)
 
-    def _claim(self, trial: FrozenTrial) -> Claim | None:
+    def _claim(self, trial: FrozenTrial) -> ClaimedTrial | None:
         """The trial, unless another process trains it or it was lost before it had its values."""
-        lock = lock_of(self.path(trial.number).with_suffix(".lock"))
-        if not acquired(lock, timeout=0):
+        claim = claimed(self.path(trial.number))
+        if claim is None:
             return None
         if len(trial.params) < len(self.ranges):
             self._study.tell(trial.number, state=TrialState.FAIL)
-            _remove(lock)
+            claim.done()
             return None
-        return Claim(trial.number, dict(trial.params), lock)
+        return ClaimedTrial(trial.number, dict(trial.params), claim)
 
-    def _ask(self) -> Claim | None:
+    def _ask(self) -> ClaimedTrial | None:
         """A new trial, if there is anything new to try; the lock must be held."""
         if not self._trials(TrialState.WAITING):  # else a process died before it began its trial
             point = self._next_point()
@@ -223,9 +224,9 @@ class SharedStudy:
                 return None
             self._study.enqueue_trial(point)
         number = self._study.ask(self._distributions).number
-        claim = self._claim(self._study.get_trials(deepcopy=False)[number])
-        assert claim is not None
-        return claim
+        trial = self._claim(self._study.get_trials(deepcopy=False)[number])
+        assert trial is not None
+        return trial
 
     def _next_point(self) -> Values | None:
         """Of the sweep, or else of the Gaussian process, or else a random one: the first that was not tried."""
@@ -305,9 +306,3 @@ def _state(trial: FrozenTrial) -> State:
     if trial.state == TrialState.RUNNING:
         return "running"
     return "complete" if "measures" in trial.user_attrs else "failed"
-
-
-def _remove(lock: FileLock) -> None:
-    """Give a trial's lock up with its file; the study's lock must be held, under which alone it is looked for."""
-    lock.release()
-    Path(lock.lock_file).unlink(missing_ok=True)

@@ -12,13 +12,12 @@ from counterpoise.report.figures import save_figure
 from counterpoise.report.search import SearchedField, search_figure
 from counterpoise.training.data import RunData, named_data
 from counterpoise.training.distributed import is_first_process
+from counterpoise.training.evaluation import MEASURES, prediction_file, validation_measures
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.measures import MEASURES
 from counterpoise.training.networks import ModelFactory
-from counterpoise.training.predict import prediction_file, validation_measures
 from counterpoise.training.progress import say
 from counterpoise.training.run import resume, train
-from counterpoise.training.study import Claim, Search, SharedStudy, Values
+from counterpoise.training.study import ClaimedTrial, Search, SharedStudy, Values
 
 
 def tune(
@@ -61,23 +60,25 @@ def tune(
             "and not as the ranks of one launcher"
         )
     study = SharedStudy(Path(folder), recipe, ranges, measure=measure, seed=sampler_seed)
-    while (claim := study.take(trials)) is not None:
+    while (trial := study.take(trials)) is not None:
         try:
-            variant = with_values(recipe, claim.values)
-            images = replace(data or named_data(variant, root=root), test=None, foreign={})
-            _attempt(study, claim, variant, data=images, models=models)
+            variant = with_values(recipe, trial.values)
+            images = replace(data or named_data(variant, root=root), test=None, ood={})
+            _attempt(study, trial, variant, data=images, models=models)
         finally:
-            claim.lock.release()
-        _report(study.search(), claim.number, of=trials)
+            trial.claim.release()
+        _report(study.search(), trial.number, of=trials)
     with study.lock:
         search = study.write()
         _draw(search, study.folder)
     return search
 
 
-def _attempt(study: SharedStudy, claim: Claim, recipe: Recipe, *, data: RunData, models: ModelFactory | None) -> None:
+def _attempt(
+    study: SharedStudy, trial: ClaimedTrial, recipe: Recipe, *, data: RunData, models: ModelFactory | None
+) -> None:
     """Train a trial and record what came of it."""
-    run = RunFolder(study.path(claim.number))
+    run = RunFolder(study.path(trial.number))
     before = _content(run.environment)
     try:
         measures = _measures(recipe, run, data=data, models=models)
@@ -89,11 +90,11 @@ def _attempt(study: SharedStudy, claim: Claim, recipe: Recipe, *, data: RunData,
         if _content(run.environment) == before:
             raise
         if not study.search().ranked:
-            say(f"trial {claim.number} ({_listed(claim.values)}) broke down, and no trial has succeeded yet")
+            say(f"trial {trial.number} ({_listed(trial.values)}) broke down, and no trial has succeeded yet")
             raise
-        study.finish(claim, reason=str(error))
+        study.finish(trial, reason=str(error))
     else:
-        study.finish(claim, measures=measures)
+        study.finish(trial, measures=measures)
 
 
 def _measures(recipe: Recipe, run: RunFolder, *, data: RunData, models: ModelFactory | None) -> dict[str, float]:

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from counterpoise.data.images import load_images
+from counterpoise.doctor.bench import ACCELERATORS, Bench, Finding, Skipped
+from counterpoise.doctor.runs import StopAtDeadline, Trace, largest_difference, trained
 from counterpoise.recipes.table import RECIPES
-from counterpoise.training.acceptance.bench import ACCELERATORS, Bench, Finding, Skipped
-from counterpoise.training.acceptance.runs import GiveUp, Trace, largest_difference, trained
 from counterpoise.training.folder import RunFolder
 
 RANKS = 2
@@ -50,7 +50,9 @@ def _against_this_process(bench: Bench, options: list[str], *, limit: float) -> 
     recipe = RECIPES["digits"].recipe()
     accelerator = ACCELERATORS[bench.device]
     recipe = replace(recipe, epochs=1, engine=replace(recipe.engine, accelerator=accelerator))  # type: ignore[arg-type]
-    expected = trained(recipe, load_images("digits", "train", limit=recipe.data.limit), callbacks=[GiveUp(bench)])
+    expected = trained(
+        recipe, load_images("digits", "train", limit=recipe.data.limit), callbacks=[StopAtDeadline(bench)]
+    )
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder) / "run")
         command = [sys.executable, "-m", "counterpoise.cli", "train", "digits", "--epochs", "1"]

@@ -16,14 +16,13 @@ from torch import nn
 
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
+from counterpoise.doctor.bench import Bench, Finding, Skipped, images_for, recipe_for
 from counterpoise.recipes.config import Precision, Recipe
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.acceptance.bench import Bench, Finding, Skipped, images_for, recipe_for
 from counterpoise.training.checkpoints import read_manifest, state_digest
 from counterpoise.training.data import augmentation, from_images
 from counterpoise.training.engine import fit
-from counterpoise.training.folder import RunFolder
-from counterpoise.training.logs import STEP_COLUMNS, RowLog
+from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder
 from counterpoise.training.networks import ModelFactory, recipe_models
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import resume, train
@@ -38,7 +37,7 @@ class Interruption(Exception):  # noqa: N818
     """What stops a run that is to be resumed."""
 
 
-class GiveUp(L.Callback):
+class StopAtDeadline(L.Callback):
     """Ends a training whose time is up."""
 
     def __init__(self, bench: Bench) -> None:
@@ -90,7 +89,7 @@ def mixed_precision(bench: Bench, precision: Precision) -> Finding:
     for each in ("float32", precision):
         bench.say(f"{bench.name}: training in {each}")
         recipe = recipe_for(setting, device=bench.device, precision=each)
-        traces[each] = trained(recipe, images_for(setting), callbacks=[GiveUp(bench)])
+        traces[each] = trained(recipe, images_for(setting), callbacks=[StopAtDeadline(bench)])
     difference = largest_difference(traces[precision].values, traces["float32"].values)
     detail = f"loss {traces['float32'].values[-1]:.3f} in float32, {traces[precision].values[-1]:.3f} in {precision}"
     return bench.finding(difference, MIXED_LIMIT, "relative", detail=f"{detail} after {2 * setting.steps} steps")
@@ -113,7 +112,7 @@ def determinism(bench: Bench) -> Finding:
     for turn in ("first", "second"):
         bench.say(f"{bench.name}: {turn} of two trainings")
         recipe = _repeatable(bench)
-        traces.append(trained(recipe, images_for(setting), callbacks=[GiveUp(bench)]))
+        traces.append(trained(recipe, images_for(setting), callbacks=[StopAtDeadline(bench)]))
     return _same(bench, *traces)
 
 
@@ -130,7 +129,7 @@ def resuming(bench: Bench) -> Finding:
             train(recipe, whole.path, data=data, models=_watched(models, bench))
         bench.say(f"{bench.name}: one that is interrupted, and resumed")
         with quiet():
-            # The validation after the first epoch is one more pass, so that the last step of the second is left.
+            # A look at one image before the run, and its validation, are passes too: the last steps are left.
             with contextlib.suppress(Interruption):
                 train(recipe, parted.path, data=data, models=_watched(models, bench, stop_after=2 * setting.steps))
             reached = read_manifest(parted.checkpoints).last

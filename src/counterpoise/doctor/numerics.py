@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
+from counterpoise.doctor.bench import CLASSES, Bench, Finding
 from counterpoise.functional.transport import mutual_transport
 from counterpoise.metrics import Key
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.acceptance.bench import CLASSES, Bench, Finding
-from counterpoise.training.measures import measured, measuring_streams
+from counterpoise.training.evaluation import measured, measuring_streams
 
 FLOAT32_LIMIT = 1e-5
 """Largest relative error of losses and gradients, of some hundred float32 operations each."""

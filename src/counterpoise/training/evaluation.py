@@ -1,10 +1,10 @@
-"""Predictions of a trained model, in float32 whatever the precision of training, and what they are worth."""
+"""Predictions of a trained model, in float32 whatever the precision of training, what they are worth, and its card."""
 
 import hashlib
 import math
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -13,19 +13,26 @@ from counterpoise._files import write_text
 from counterpoise.data.corruptions import corrupted
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
+from counterpoise.export.card import Card
+from counterpoise.export.config import ModelConfig
+from counterpoise.metrics import Key, Performance, Stream, TopLabelCalibration
 from counterpoise.metrics.comparison import Evaluation
+from counterpoise.metrics.protocol import Estimates
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.predictions.digest import digest_path
-from counterpoise.recipes.config import EvaluationOptions, corruption_names
+from counterpoise.recipes.config import EvaluationOptions, Measure, corruption_names
+from counterpoise.scoring import score_files
 from counterpoise.scoring.batches import checked_rows, clean_rows
 from counterpoise.training.data import RunData, require_same_kind
 from counterpoise.training.devices import full_float32
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.measures import measured, measuring_streams
 from counterpoise.training.networks import Trained, header_of
 
-FOREIGN_PREFIX = "ood_"
+MEASURES: dict[Measure, Key] = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
+"""What is measured on the validation images after every epoch."""
+
+OOD_PREFIX = "ood_"
 _LONGEST_NAME = 100
 
 Say = Callable[[str], None]
@@ -38,17 +45,15 @@ def evaluate_run(
     """Predictions that are not there yet, then scores and the page; None where there is no test set."""
     sets: dict[str, Callable[[], Images]] = {"validation": lambda: data.validation}
     sets |= {"test": data.test} if data.test is not None else {}
-    sets |= {f"{FOREIGN_PREFIX}{name}": load for name, load in data.foreign.items()}
+    sets |= {f"{OOD_PREFIX}{name}": load for name, load in data.ood.items()}
     for name, load in sets.items():
         path = prediction_file(run, name)
         # The digest is written after the file: without it the writing was interrupted.
         if not (path.exists() and digest_path(path).exists()):
-            foreign = name.startswith(FOREIGN_PREFIX)
-            split = "test" if foreign else name
+            ood = name.startswith(OOD_PREFIX)
+            split = "test" if ood else name
             corruptions = trained.recipe.evaluation.corruptions if name == "test" else ()
-            predict(
-                trained, load(), path, split=split, foreign=foreign, corruptions=corruptions, device=device, say=say
-            )
+            predict(trained, load(), path, split=split, ood=ood, corruptions=corruptions, device=device, say=say)
     return None if data.test is None else score_run(run, page=page)
 
 
@@ -66,9 +71,9 @@ def prediction_file(run: RunFolder, name: str) -> Path:
     return run.predictions / f"{plain}.parquet"
 
 
-def foreign_files(run: RunFolder) -> list[Path]:
-    """The predictions for foreign images that a run has."""
-    return sorted(run.predictions.glob(f"{FOREIGN_PREFIX}*.parquet"))
+def ood_files(run: RunFolder) -> list[Path]:
+    """The predictions for OOD images that a run has."""
+    return sorted(run.predictions.glob(f"{OOD_PREFIX}*.parquet"))
 
 
 def predict(
@@ -77,7 +82,7 @@ def predict(
     path: Path,
     *,
     split: str,
-    foreign: bool = False,
+    ood: bool = False,
     corruptions: tuple[str, ...] = (),
     device: str = "cpu",
     say: Say = lambda _: None,
@@ -86,16 +91,16 @@ def predict(
 
     Args:
         trained: the model.
-        images: with the classes of the model, or `foreign`.
+        images: with the classes of the model, or `ood`.
         path: of the Parquet file.
         split: that the images are of.
-        foreign: out of distribution; labels of other classes are left out.
+        ood: out of distribution; labels of other classes are left out.
         corruptions: names, of which each severity of the recipe is predicted after the clean images.
         device: where to compute.
         say: told what is under way.
     """
     options = trained.recipe.evaluation
-    images = _as_inputs(images, trained, foreign=foreign)
+    images = _as_inputs(images, trained, ood=ood)
     variants: list[tuple[str | None, int]] = [(None, 0)]
     variants += [(name, severity) for name in corruption_names(corruptions) for severity in options.severities]
     model, header = trained.model.eval().to(device).float(), header_of(trained)
@@ -119,12 +124,25 @@ def predict(
                         ids=batch.ids.cpu() + number * int(images.ids.max() + 1),
                         data_set=images.name,
                         split=split,
-                        in_distribution=not foreign,
+                        in_distribution=not ood,
                         corruption=[corruption] * rows if len(variants) > 1 else None,
                         severity=severity if len(variants) > 1 else None,
                         header=header,
                     )
                 )
+
+
+def measuring_streams() -> list[Stream]:
+    """New streams that together measure all of them."""
+    return [Stream(Performance()), Stream(TopLabelCalibration())]
+
+
+def measured(streams: Iterable[Stream]) -> dict[str, float]:
+    """The value of each measure, from streams that have seen the predictions."""
+    estimates: Estimates = {}
+    for stream in streams:
+        estimates |= stream.compute()
+    return {name: float(estimates[key].value) for name, key in MEASURES.items()}
 
 
 def validation_measures(run: RunFolder) -> dict[str, float]:
@@ -141,10 +159,8 @@ def validation_measures(run: RunFolder) -> dict[str, float]:
 
 
 def score_run(run: RunFolder, *, page: bool) -> Evaluation:
-    """Score the test predictions with the foreign ones beside them; write the scores and, if wanted, the page."""
-    from counterpoise.scoring import score_files
-
-    evaluation = score_files([prediction_file(run, "test")], ood=foreign_files(run))
+    """Score the test predictions with the OOD ones beside them; write the scores and, if wanted, the page."""
+    evaluation = score_files([prediction_file(run, "test")], ood=ood_files(run))
     write_text(run.scores, evaluation.to_json())
     if page:
         from counterpoise.report.page import write_report
@@ -153,10 +169,48 @@ def score_run(run: RunFolder, *, page: bool) -> Evaluation:
     return evaluation
 
 
-def _as_inputs(images: Images, trained: Trained, *, foreign: bool) -> Images:
+def config_of(trained: Trained, *, temperature: float) -> ModelConfig:
+    """What somebody must know to use the weights of a run."""
+    return ModelConfig(
+        class_names=trained.classes,
+        shape=trained.shape,
+        mean=trained.mean,
+        std=trained.std,
+        temperature=temperature,
+        backbone=trained.recipe.primary,
+    )
+
+
+def measured_card(
+    folder: str | Path,
+    *,
+    name: str,
+    license: str | None,  # noqa: A002
+    temperature: float,
+    notes: Sequence[str],
+) -> Card:
+    """The card of a run, with the scores of its test predictions, where it has them, without and at a temperature."""
+    run = RunFolder(Path(folder))
+    recipe, test, ood = run.recipe(), prediction_file(run, "test"), ood_files(run)
+    before = after = None
+    if test.exists():
+        (before,) = score_files([test], ood=ood).models
+        if temperature != 1:
+            (after,) = score_files([test], ood=ood, temperature=temperature).models
+    return Card(
+        name=name,
+        license=license,
+        before=before,
+        after=after,
+        recipe=asdict(recipe) | {"hyper": recipe.choice},
+        notes=tuple(notes),
+    )
+
+
+def _as_inputs(images: Images, trained: Trained, *, ood: bool) -> Images:
     """Images as the model is shown them: normalised as those it was trained on."""
-    require_same_kind(images, shape=trained.shape, classes=None if foreign else trained.classes)
-    labels = torch.full_like(images.labels, MISSING_LABEL) if foreign else images.labels
+    require_same_kind(images, shape=trained.shape, classes=None if ood else trained.classes)
+    labels = torch.full_like(images.labels, MISSING_LABEL) if ood else images.labels
     return replace(images, labels=labels, classes=trained.classes, mean=trained.mean, std=trained.std)
 
 

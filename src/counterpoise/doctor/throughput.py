@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
+from counterpoise.doctor.bench import Bench, Finding, Skipped, gratings, recipe_for
+from counterpoise.doctor.runs import synchronise, trained
 from counterpoise.recipes.config import Recipe
-from counterpoise.training.acceptance.bench import Bench, Finding, Skipped, gratings, recipe_for
-from counterpoise.training.acceptance.runs import synchronise, trained
-from counterpoise.training.arithmetic import mixed_precision
+from counterpoise.training.devices import mixed_precision
 from counterpoise.training.engine import device_type
 from counterpoise.training.networks import recipe_models
 

@@ -1,8 +1,8 @@
 """Whether the library works on this machine: a few minutes of checks with measured figures and limits."""
 
-from counterpoise.training.acceptance.bench import CPU, CUDA, TINY, Bench, Finding, Scale, Setting
-from counterpoise.training.acceptance.table import CHECKS, Check, run_checks
-from counterpoise.training.acceptance.throughput import StepTimes, step_times
+from counterpoise.doctor.bench import CPU, CUDA, TINY, Bench, Finding, Scale, Setting
+from counterpoise.doctor.checks import CHECKS, Check, run_checks
+from counterpoise.doctor.throughput import StepTimes, step_times
 
 __all__ = [
     "CHECKS",

@@ -10,11 +10,11 @@ from functools import partial
 
 import torch
 
-from counterpoise.training.acceptance.bench import Bench, Finding, Scale, Skipped
-from counterpoise.training.acceptance.commands import compiled, several_ranks
-from counterpoise.training.acceptance.numerics import every_method, measures, mutual_transport_formula
-from counterpoise.training.acceptance.runs import data_pipeline, determinism, mixed_precision, resuming
-from counterpoise.training.acceptance.throughput import throughput
+from counterpoise.doctor.bench import Bench, Finding, Scale, Skipped
+from counterpoise.doctor.commands import compiled, several_ranks
+from counterpoise.doctor.numerics import every_method, measures, mutual_transport_formula
+from counterpoise.doctor.runs import data_pipeline, determinism, mixed_precision, resuming
+from counterpoise.doctor.throughput import throughput
 
 
 @dataclass(frozen=True)
