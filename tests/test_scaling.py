@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks import scaling_model as model
 from benchmarks.scaling_counts import activation_bytes, network, peak_of
 from benchmarks.scaling_machine import Size, file_bytes, loss_run, predictions, stepper, together
-from benchmarks.scaling_tables import CLASSES, Assumptions, bytes_text, count_text, seconds_text
+from benchmarks.scaling_rows import CLASSES, Assumptions
 from counterpoise import Stream
 from counterpoise.data import Images, MemoryLoader
 from counterpoise.data.pieces import Piece
@@ -24,6 +24,7 @@ from counterpoise.models import Backbone, build_model
 from counterpoise.predictions.parquet import most_rows
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.training.data import named_data
+from tools.scaling_tables import bytes_text, count_text, seconds_text
 
 GPU = Assumptions().hardware(decode=5e7, decode_each=5e-4)
 NETWORK = model.Network(
