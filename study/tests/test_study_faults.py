@@ -3,12 +3,12 @@
 import errno
 
 import pytest
-from test_study_store import a_task, commit, lines_of, new_store, written
 
 from counterpoise_study.manifest import Event, Manifest
 from counterpoise_study.store import Store
 from counterpoise_study.studies import request_of
 from counterpoise_study.work import remove_leftovers
+from test_study_store import a_task, commit, lines_of, new_store, written
 
 
 @pytest.fixture
