@@ -32,7 +32,7 @@ from counterpoise.training.data import named_data
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import train
-from counterpoise_study.gathered import gather
+from counterpoise_study.collected import collect
 from counterpoise_study.record import CellRecord
 from counterpoise_study.scales import smoke
 from counterpoise_study.store import Store
@@ -207,7 +207,7 @@ def difference(first: Sequence[dict[str, str]], second: Sequence[dict[str, str]]
 
 def first_cell(store: Store, method: str) -> str:
     """The run of a method with the chosen hyper-parameters and the first seed, in the setting of the figures."""
-    (study,) = gather(store, studies=[STUDY])
+    (study,) = collect(store, studies=[STUDY])
     (row,) = (row for row in study.groups[0].rows if row.line.method == method)
     return row.runs[0].cell.id
 

@@ -28,7 +28,7 @@ from counterpoise.training.networks import load_run, member_folders
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import train
 from counterpoise_study.cost import REFERENCE
-from counterpoise_study.memory import peak_memory, reset_peak, resident_memory
+from counterpoise_study.process_memory import peak_memory, reset_peak, resident_memory
 from counterpoise_study.scales import reduced
 
 ROUNDS = 3

@@ -20,8 +20,8 @@ from benchmarks.reporting import Check, finish, progress
 from counterpoise.data.augment import Augmentation
 from counterpoise.data.images import Images, load_images
 from counterpoise.data.memory import MemoryLoader
+from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import Recipe
-from counterpoise.recipes.table import RECIPES
 from counterpoise.training.acceptance.throughput import step_times
 
 BLOCK = 5

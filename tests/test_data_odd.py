@@ -16,9 +16,9 @@ from counterpoise.data import SETS, StreamLoader, load_images, resolve
 from counterpoise.data.corruptions import official_corrupted
 from counterpoise.data.decode import decoded
 from counterpoise.data.images import Images
+from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import DataOptions, EvaluationOptions, OptimizerOptions, Recipe, require_possible
 from counterpoise.recipes.ranges import Range, require_searchable
-from counterpoise.recipes.table import RECIPES
 from counterpoise.training import from_images, train
 from test_data_own import named
 from test_data_sets import encoded, random_pixels, write

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from counterpoise import cli
 from counterpoise.cli.tune import flags
+from counterpoise.recipes.catalog import digits
 from counterpoise.recipes.config import EngineOptions, EvaluationOptions, Recipe, require_possible
 from counterpoise.recipes.methods import ALPHA_GRID, METHODS
 from counterpoise.recipes.ranges import Range, changed_fields, default_ranges, parse_range, with_values
-from counterpoise.recipes.table import digits
 from counterpoise.training.study import sweep
 
 ALPHA = Range("hyper.alpha", 0.4, 1.2)

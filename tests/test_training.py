@@ -12,8 +12,8 @@ from counterpoise import MutualTransport
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import open_predictions, read_predictions
 from counterpoise.recipes import METHODS
+from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import OptimizerOptions, Recipe, require_possible
-from counterpoise.recipes.table import RECIPES
 from counterpoise.training import load_run, named_data, resume, train
 from counterpoise.training.engine import fit
 from counterpoise.training.folder import RunFolder, read_environment

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.reporting import progress
 from counterpoise.data import load_images
+from counterpoise.recipes.catalog import cifar10_small
 from counterpoise.recipes.config import Recipe
-from counterpoise.recipes.table import cifar10_small
 from counterpoise.training import load_run, predict, resume, train
 
 METHODS = ("ce", "mte1")

@@ -21,8 +21,8 @@ import counterpoise
 from benchmarks.coverage import is_clear
 from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise.recipes.methods import METHODS
-from counterpoise_study.hardware_timing import assumed
-from counterpoise_study.plan import plan, plan_text
+from counterpoise_study.hardware_timing import assumed_timing
+from counterpoise_study.plan import plan_of, plan_text
 from counterpoise_study.store import Store
 from counterpoise_study.studies import STUDIES, request_of
 from tools import scaling_tables, study_tables
@@ -82,7 +82,7 @@ def readme_example() -> str:
 def paper_plan() -> str:
     """What all studies would take at the paper's scale, on a device of a stated speed."""
     requests = [request_of(study, "paper", seeds=range(3)) for study in STUDIES]
-    return f"```text\n{plan_text(plan(requests, calibration=assumed(PLANNED_FLOPS)))}\n```"
+    return f"```text\n{plan_text(plan_of(requests, timing=assumed_timing(PLANNED_FLOPS)))}\n```"
 
 
 def coverage_section(document: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise.recipes.methods import METHODS
 from counterpoise.report.numbers import measure_title, number
-from counterpoise_study.gathered import Column, Gathered, Group, Row, gather
+from counterpoise_study.collected import Column, Group, Row, StudyResults, collect
 from counterpoise_study.published import published_number
 from counterpoise_study.reduced import PARTS, SETTING_A
 from counterpoise_study.store import Store
@@ -82,7 +82,7 @@ class Study:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.studies: dict[str, Gathered] = {each.request.study: each for each in gather(store)}
+        self.studies: dict[str, StudyResults] = {each.request.study: each for each in collect(store)}
 
     def group(self, study: str, index: int = 0) -> Group | None:
         """A table of a study in setting A; None where nothing of it was asked for."""

@@ -12,7 +12,7 @@ from counterpoise.metrics.estimates import KEY_INFO
 from counterpoise.metrics.scores import BinTable, GroupScores
 from counterpoise.recipes.config import Recipe, corruption_names
 from counterpoise_study.cells import Task
-from counterpoise_study.gathered import Row
+from counterpoise_study.collected import Row
 from counterpoise_study.grid import remaining
 from counterpoise_study.record import CellRecord, Outcome
 from counterpoise_study.requests import Request

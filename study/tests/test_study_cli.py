@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.recipes.methods import METHODS
-from counterpoise_study import cli, own
+from counterpoise_study import cli, custom_methods
 from counterpoise_study.store import Store
 from counterpoise_study.studies import STUDIES
 from example_scripts import EXAMPLES
@@ -24,8 +24,8 @@ def run(monkeypatch, capsys, *arguments):
 @pytest.fixture
 def own_method(tmp_path, monkeypatch):
     """The example of the documentation as a file; gone from the table after the test."""
-    monkeypatch.setattr(own, "_LOADED", {})
-    monkeypatch.setattr(own, "METHODS", METHODS)
+    monkeypatch.setattr(custom_methods, "_LOADED", {})
+    monkeypatch.setattr(custom_methods, "METHODS", METHODS)
     path = tmp_path / "brier.py"
     shutil.copy(EXAMPLES / "brier.py", path)
     yield path

@@ -15,15 +15,15 @@ from counterpoise.predictions import read_predictions
 from counterpoise.recipes.config import DataOptions, EvaluationOptions, Recipe
 from counterpoise_study.cells import Progress, Task, tasks
 from counterpoise_study.cost import Work, combined, counted, forward_flops, shape_of, work_of
-from counterpoise_study.hardware_timing import Calibration, Speed, assumed, calibrate, seconds_of
-from counterpoise_study.plan import plan, plan_text
+from counterpoise_study.hardware_timing import HardwareTiming, Speed, assumed_timing, seconds_of, time_hardware
+from counterpoise_study.plan import plan_of, plan_text
 from counterpoise_study.requests import Request
 from counterpoise_study.scales import SCALES
 from counterpoise_study.store import Store
 from counterpoise_study.studies import STUDIES, request_of
 from counterpoise_study.work import attempt
 
-DEVICE = assumed(1e9)
+DEVICE = assumed_timing(1e9)
 SMALL = Backbone("cnn", width=4)
 
 
@@ -134,7 +134,7 @@ def played(requests: Sequence[Request], seed: int) -> tuple[set[str], Work]:
 )
 def test_a_plan_is_what_a_grid_comes_to(scale, studies, seeds: int, chance: int) -> None:
     requests = [request_of(study, scale, seeds=range(seeds)) for study in sorted(studies)]
-    found = plan(requests, calibration=DEVICE)
+    found = plan_of(requests, timing=DEVICE)
     ids, work = played(requests, chance)
     assert found.total.cells == len(ids)
     assert found.total.work.steps == work.steps
@@ -148,11 +148,11 @@ def test_what_a_store_holds_is_left_out_of_a_plan(tmp_path) -> None:
     request = request_of("dml", "smoke", seeds=[0, 1])
     store = Store(tmp_path)
     store.add([request])
-    before = plan([request], calibration=DEVICE, store=store).total
+    before = plan_of([request], timing=DEVICE, store=store).total
     task = tasks([request], Progress({}))[0]
     with store.claim(task):
         store.commit(task, measures={"nll": 1.0}, seconds=1.0, peak_memory=1)
-    after = plan([request], calibration=DEVICE, store=store).total
+    after = plan_of([request], timing=DEVICE, store=store).total
     assert (after.cells, after.done) == (before.cells, 1)
     done = work_of(task.cell.recipe, task.stage)
     assert after.work.flops == pytest.approx(before.work.flops - done.flops)
@@ -164,7 +164,7 @@ def test_seconds_follow_from_the_constants() -> None:
     other = Backbone("cnn", width=8)
     recipe = replace(recipe, method="mte1", auxiliary=other)
     speeds = (Speed(SMALL, 1.0, 1e6, 2e6, 20), Speed(other, 1.0, 4e6, 8e6, 20))
-    constants = Calibration("cpu", "", speeds, start_up=3.0, step=0.1, completion=5.0, corruption=0.01)
+    constants = HardwareTiming("cpu", "", speeds, start_up=3.0, step=0.1, completion=5.0, corruption=0.01)
     flops, others = (forward_flops(network, 10, (3, 32, 32))[0] for network in (SMALL, other))
     epochs, held_out = recipe.epochs, 40
     trained, steps = epochs * 100, epochs * 5
@@ -178,7 +178,7 @@ def test_seconds_follow_from_the_constants() -> None:
 
 def test_a_network_that_was_not_measured_is_as_fast_as_the_most_alike() -> None:
     slow, fast = Speed(SMALL, 1e6, 1.0, 1.0, 20), Speed(Backbone(), 1e9, 2.0, 2.0, 20)
-    constants = Calibration("cpu", "", (slow, fast))
+    constants = HardwareTiming("cpu", "", (slow, fast))
     assert constants.speed(Backbone("resnet34"), 2e9) is fast
     assert constants.speed(Backbone("cnn", 8), 4e6) is slow
     assert constants.speed(SMALL, 1e12) is slow
@@ -187,14 +187,14 @@ def test_a_network_that_was_not_measured_is_as_fast_as_the_most_alike() -> None:
 @pytest.mark.parametrize("flops", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_device_without_speed_is_refused(flops: float) -> None:
     with pytest.raises(ValueError, match="positive"):
-        assumed(flops)
+        assumed_timing(flops)
 
 
 def test_calibration_measures_every_constant_and_leaves_threads_alone() -> None:
     requests = [request_of("reliability", "smoke", seeds=[0], only=["ce"])]
     threads, said = torch.get_num_threads(), []
     started = time.monotonic()
-    found = calibrate(requests, page=False, say=said.append)
+    found = time_hardware(requests, page=False, say=said.append)
     assert time.monotonic() - started < 30
     assert [speed.network for speed in found.speeds] == [requests[0].settings[0].recipe.primary]
     assert found.device == ("cuda" if torch.cuda.is_available() else found.device)
@@ -207,12 +207,12 @@ def test_calibration_measures_every_constant_and_leaves_threads_alone() -> None:
 
 def test_the_text_of_a_plan() -> None:
     requests = [request_of(study, "paper", seeds=range(3)) for study in STUDIES]
-    text = plan_text(plan(requests, calibration=assumed(3e13)))
+    text = plan_text(plan_of(requests, timing=assumed_timing(3e13)))
     assert max(map(len, text.splitlines())) <= 100
     assert "assumed, not measured: 3e+13" in text
     assert [line.split()[0] for line in text.splitlines()[3 : 3 + len(STUDIES)]] == list(STUDIES)
-    measured = replace(assumed(3e13), device="cuda")
-    assert "GPU hours" in plan_text(plan(requests[:1], calibration=measured))
+    measured = replace(assumed_timing(3e13), device="cuda")
+    assert "GPU hours" in plan_text(plan_of(requests[:1], timing=measured))
 
 
 @pytest.mark.long
@@ -227,7 +227,7 @@ def test_predicted_and_measured_seconds_agree(real_data, tmp_path) -> None:
     request = replace(request, settings=(replace(setting, recipe=recipe),))
     store = Store(tmp_path)
     store.add([request])
-    constants = calibrate([request])
+    constants = time_hardware([request])
     ready = tasks([request], Progress({}))
     for task in (ready[0], ready[-1]):
         ended = attempt(store, task, root=root)

@@ -12,7 +12,7 @@ from counterpoise.functional.intervals import wilson_interval
 from counterpoise.metrics import Key
 from counterpoise.report.style import DARK, LIGHT
 from counterpoise_study import drawings, figures
-from counterpoise_study.gathered import gather
+from counterpoise_study.collected import collect
 from counterpoise_study.labels import label_points
 from counterpoise_study.studies import QUALITY, STUDIES
 
@@ -20,7 +20,7 @@ from counterpoise_study.studies import QUALITY, STUDIES
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory):
     store = stores.filled(tmp_path_factory.mktemp("all") / "store", stores.requests())
-    return {each.request.study: each for each in gather(store)}
+    return {each.request.study: each for each in collect(store)}
 
 
 def artists(figure, gid):
@@ -82,7 +82,7 @@ def test_labels_leave_lines_free():
 
 def test_sweep_shows_every_value_and_rings_the_chosen_one(studies):
     study = studies["alpha"]
-    (drawing,) = drawings.drawings(study)
+    (drawing,) = drawings.drawings_of(study)
     figure = drawing.draw(LIGHT)
     for choice in study.choices:
         method = choice.line.method
@@ -156,7 +156,7 @@ def test_reliability_sums_the_bins_of_all_seeds_with_intervals_of_one(studies):
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_study_is_drawn_in_both_themes_where_it_has_figures(studies, study):
-    drawn = list(drawings.drawings(studies[study]))
+    drawn = list(drawings.drawings_of(studies[study]))
     assert bool(drawn) == (STUDIES[study].layout not in ("variants", "domains") and study != "deep-ensemble")
     for drawing in drawn[:1]:
         for theme in (LIGHT, DARK):

@@ -18,7 +18,7 @@ from counterpoise.models import Backbone
 from counterpoise.recipes.config import Recipe
 from counterpoise.report.tables import Cell, Table, as_latex, as_markdown
 from counterpoise_study import details, sections, tables
-from counterpoise_study.gathered import gather
+from counterpoise_study.collected import collect
 from counterpoise_study.grid import remaining
 from counterpoise_study.manifest import MOST_FAILURES
 from counterpoise_study.record import CellRecord
@@ -38,7 +38,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def studies(store):
-    return {each.request.study: each for each in gather(store)}
+    return {each.request.study: each for each in collect(store)}
 
 
 # Tables
@@ -102,7 +102,7 @@ def test_foreign_sets_and_severities_are_those_of_their_column(studies):
 
 def test_every_far_set_has_a_table_and_the_first_the_published_numbers(tmp_path):
     request = request_of("ood", "reduced", seeds=[0], only=["ce"])
-    (study,) = gather(stores.filled(tmp_path / "store", [request]))
+    (study,) = collect(stores.filled(tmp_path / "store", [request]))
     assert [group.foreign for group in study.groups] == [
         "cifar100_partial (near)",
         "svhn_partial (far)",
@@ -120,7 +120,7 @@ def test_rows_of_unequal_seeds_are_compared_over_those_that_they_share(tmp_path)
     store = Store(tmp_path / "store")
     for request in wanted:
         stores.filled(store.path, [request])
-    (study,) = gather(store)
+    (study,) = collect(store)
     (table,) = tables.result_tables(study, nowhere)
     assert [row[-1].text for row in table.rows[1:5]] == ["3 of 3", "3 of 3", "5 of 5", "5 of 5"]
     assert [row[0].text for row in table.rows[1:5]] == ["Cross-entropy", "DML", "MTE-1", "MTE-2"]
@@ -135,7 +135,7 @@ def test_an_interval_over_images_says_so_beside_rows_of_several_seeds(tmp_path):
         request_of("dml", "smoke", seeds=[0], only=["ce"]),
     ):
         stores.filled(store.path, [request])
-    (table,) = tables.result_tables(*gather(store), nowhere)
+    (table,) = tables.result_tables(*collect(store), nowhere)
     ce, mte = table.rows[1:3]
     assert ce[1].text.endswith(", over images)")
     assert "over images" not in mte[1].text
@@ -287,7 +287,7 @@ def test_what_is_missing_is_shown_as_missing(tmp_path):
             for _ in range(MOST_FAILURES):
                 with store.claim(task):
                     store.fail(task, reason="ValueError: <no> data", seconds=1.0)
-    (study,) = gather(store)
+    (study,) = collect(store)
     assert study.done < study.total
     table = tables.result_tables(study, nowhere)[0]
     shown = {row[0].text: (row[1].text, row[-1].text) for row in table.rows[1:7]}
@@ -311,7 +311,7 @@ def test_a_store_without_a_finished_run_has_a_report(tmp_path):
 
 def test_one_seed_has_the_interval_over_samples_and_no_mark(tmp_path):
     store = stores.filled(tmp_path / "store", stores.requests(["scatter"], seeds=(4,)))
-    (study,) = gather(store)
+    (study,) = collect(store)
     (table,) = tables.result_tables(study, nowhere)
     for row, found in zip([row for row in table.rows if len(row) > 1], 2 * study.groups[0].rows, strict=True):
         value, low, high = map(float, re.fullmatch(r"([\d.]+) \(([\d.]+) to ([\d.]+)\)", row[1].text).groups())
@@ -323,12 +323,12 @@ def test_one_seed_has_the_interval_over_samples_and_no_mark(tmp_path):
 
 def test_undefined_values_are_said_to_be(tmp_path):
     store = stores.filled(tmp_path / "store", stores.requests(["dml"]))
-    (study,) = gather(store)
+    (study,) = collect(store)
     for row, seeds in zip(study.groups[0].rows, (1, 3, 0, 0), strict=True):
         for run in row.runs[:seeds]:
             found = stores.undefined(stores.record(run.cell.recipe), Key.ACCURACY)
             write_text(store.record_file(run.cell.id), found.to_json())
-    (study,) = gather(store)
+    (study,) = collect(store)
     texts = [row[1].text for row in tables.result_tables(study, nowhere)[0].rows[1:5]]
     assert texts[0].endswith(", 2 of 3 defined")
     assert texts[1] == "undefined"
@@ -341,7 +341,7 @@ def test_a_report_of_some_studies_and_errors(tmp_path, store):
     with pytest.raises(ValueError, match="has no study nonsense; it has cifar100"):
         write_report(store, studies=["nonsense"])
     broken = stores.filled(tmp_path / "store", stores.requests(["reliability"]))
-    (study,) = gather(broken)
+    (study,) = collect(broken)
     broken.record_file(study.groups[0].rows[0].runs[0].cell.id).write_text("{}")
     with pytest.raises(ValueError, match=r"cell\.json belongs to a finished cell, and cannot be read: not a cell"):
         write_report(broken)

@@ -9,11 +9,11 @@ from rich.console import Console
 
 from counterpoise_study.cells import Task, tasks
 from counterpoise_study.cost import work_of
+from counterpoise_study.live_view import LiveView, ended_text, render
 from counterpoise_study.requests import Request
 from counterpoise_study.status import Status, status_of, status_text
 from counterpoise_study.store import Store
 from counterpoise_study.studies import request_of
-from counterpoise_study.view import LiveView, ended_text, render
 from counterpoise_study.work import Ended
 
 REQUESTS = [request_of(study, "smoke", seeds=[0, 1]) for study in ("dml", "reliability")]

@@ -9,9 +9,9 @@ import pytest
 
 from counterpoise.recipes.config import require_possible
 from counterpoise.recipes.methods import METHODS
-from counterpoise_study import own
+from counterpoise_study import custom_methods
 from counterpoise_study.cells import Progress, results, tasks
-from counterpoise_study.own import load_methods
+from counterpoise_study.custom_methods import load_methods
 from counterpoise_study.requests import Request, candidates_of, merged
 from counterpoise_study.scales import SCALES
 from counterpoise_study.studies import STUDIES, request_of
@@ -40,7 +40,7 @@ METHODS = {"louder": Method("Louder", 1, build, {"factor": (1.0, 2.0)}, "ours")}
 @pytest.fixture
 def own_method(tmp_path, monkeypatch):
     """A file with a method, which is gone from the table after the test."""
-    monkeypatch.setattr(own, "_LOADED", {})
+    monkeypatch.setattr(custom_methods, "_LOADED", {})
     path = tmp_path / "louder.py"
     path.write_text(METHOD_FILE)
     yield path

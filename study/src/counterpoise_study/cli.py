@@ -82,7 +82,7 @@ class Run:
         if self.ray is not None and (self.shard is not None or len(self.ray) > 1):
             raise ValueError("--ray takes at most one address, and no --shard: it shares the work out by itself")
         requests = requests_of(self.asked)
-        from counterpoise_study.data import require_data
+        from counterpoise_study.data_check import require_data
         from counterpoise_study.grid import Shard, remaining
         from counterpoise_study.report import write_report
         from counterpoise_study.status import status_of
@@ -112,8 +112,8 @@ class Run:
 
     def _work(self, store: "Store", requests: "Sequence[Request]", shard: "Shard") -> None:
         """Without an engine, or on Ray."""
+        from counterpoise_study.live_view import LiveView
         from counterpoise_study.scales import SCALES
-        from counterpoise_study.view import LiveView
 
         page = SCALES[self.asked.scale]().page
         with LiveView(store, requests) as view:
@@ -151,7 +151,7 @@ class Run:
 class Plan:
     """Say what studies would cost before anything runs: cells, network passes, hours and disk.
 
-    Hours come from a short calibration on this machine, or from the speed of another device.
+    Hours come from timing this machine for some seconds, or from the speed of another device.
     """
 
     asked: AskedFields
@@ -164,8 +164,8 @@ class Plan:
         """Print the plan."""
         requests = requests_of(self.asked)
         from counterpoise.training.progress import say
-        from counterpoise_study.hardware_timing import assumed, calibrate
-        from counterpoise_study.plan import plan, plan_text
+        from counterpoise_study.hardware_timing import assumed_timing, time_hardware
+        from counterpoise_study.plan import plan_of, plan_text
         from counterpoise_study.scales import SCALES
         from counterpoise_study.store import Store
 
@@ -173,10 +173,10 @@ class Plan:
         if store is not None and store.contents.scale != self.asked.scale:
             raise ValueError(f"{store.path} holds the scale {store.contents.scale}, not {self.asked.scale}")
         if self.device_flops is None:
-            calibration = calibrate(requests, page=SCALES[self.asked.scale]().page, say=say)
+            timing = time_hardware(requests, page=SCALES[self.asked.scale]().page, say=say)
         else:
-            calibration = assumed(self.device_flops)
-        print(plan_text(plan(requests, calibration=calibration, store=store)))
+            timing = assumed_timing(self.device_flops)
+        print(plan_text(plan_of(requests, timing=timing, store=store)))
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Report:
 
     def run(self) -> None:
         """Write the files, and say which."""
-        from counterpoise_study.own import load_methods
+        from counterpoise_study.custom_methods import load_methods
         from counterpoise_study.report import write_report
         from counterpoise_study.store import Store
 
@@ -293,7 +293,7 @@ def parse(arguments: list[str]) -> Command:
 
 def requests_of(options: Asked) -> "list[Request]":
     """What a command line asks for, as data."""
-    from counterpoise_study.own import load_methods
+    from counterpoise_study.custom_methods import load_methods
     from counterpoise_study.scales import SCALES
     from counterpoise_study.studies import STUDIES, request_of
 
@@ -352,7 +352,7 @@ def print_status(store: "Store", requests: "Sequence[Request]") -> None:
 
 def _watch(store: "Store", requests: "Sequence[Request]") -> None:
     from counterpoise_study.grid import remaining
-    from counterpoise_study.view import LiveView
+    from counterpoise_study.live_view import LiveView
 
     with LiveView(store, requests) as view:
         while not remaining(store, requests).is_empty:

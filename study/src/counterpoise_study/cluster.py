@@ -217,6 +217,6 @@ def _work(
 
 @cache
 def _load_once(path: str) -> dict[str, str]:
-    from counterpoise_study.own import load_methods
+    from counterpoise_study.custom_methods import load_methods
 
     return load_methods(path)

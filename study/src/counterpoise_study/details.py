@@ -9,15 +9,15 @@ from counterpoise.metrics.estimates import Key
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.report.numbers import measure_title, number
+from counterpoise_study.collected import Choice, Column, Row, StudyResults, Trial, hyper_text
 from counterpoise_study.cost import REFERENCE, counted, shape_of
-from counterpoise_study.gathered import Choice, Column, Gathered, Row, Trial, hyper_text
 from counterpoise_study.summary import summarise
 from counterpoise_study.tables import BLOCKS, MISSING, Address, Entry, Linked, anchor
 
 _VALIDATED = (Key.NLL, Key.ACCURACY, Key.ECE)
 
 
-def setup_table(gathered: Gathered) -> Linked:
+def setup_table(gathered: StudyResults) -> Linked:
     """Of every row the hyper-parameters, the fitted temperature, and the cost as a ratio to cross-entropy."""
     rows: list[tuple[Entry, ...]] = []
     # Groups of one setting have the same rows: near and far foreign images.
@@ -61,7 +61,7 @@ def _temperature(row: Row) -> str:
     return f"{text}, {bounded} of {found.count} at a bound" if bounded else text
 
 
-def choice_table(gathered: Gathered, address: Address) -> Linked | None:
+def choice_table(gathered: StudyResults, address: Address) -> Linked | None:
     """Every candidate of the hyper-parameters on the held-out images; None where there was nothing to choose."""
     if not gathered.choices:
         return None
@@ -90,7 +90,7 @@ def _trial(choice: Choice, trial: Trial, rule: Key, address: Address) -> tuple[E
     return label, *values, Entry("chosen" if trial.is_chosen else "")
 
 
-def run_tables(gathered: Gathered, address: Address) -> list[Linked]:
+def run_tables(gathered: StudyResults, address: Address) -> list[Linked]:
     """Every measure of every run, for each group; rows have the names that results link to."""
     tables = []
     for place, group in enumerate(gathered.groups):

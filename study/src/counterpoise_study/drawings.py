@@ -11,7 +11,7 @@ from counterpoise.report.data import severities as severities_of
 from counterpoise.report.numbers import number
 from counterpoise.report.style import Theme
 from counterpoise_study import figures
-from counterpoise_study.gathered import Gathered, Group, severity_title
+from counterpoise_study.collected import Group, StudyResults, severity_title
 from counterpoise_study.tables import Linked, plain_table
 
 _DOTTED = ("measures", "detection", "ood")
@@ -36,7 +36,7 @@ class Drawing:
     tables: tuple[Linked, ...] = ()
 
 
-def drawings(gathered: Gathered) -> Iterator[Drawing]:
+def drawings_of(gathered: StudyResults) -> Iterator[Drawing]:
     """The figures of a study; groups without a finished run have none."""
     for index, group in enumerate(gathered.groups, start=1):
         name = gathered.request.study
@@ -45,7 +45,7 @@ def drawings(gathered: Gathered) -> Iterator[Drawing]:
             yield drawing
 
 
-def _drawing(gathered: Gathered, group: Group, name: str) -> Drawing | None:
+def _drawing(gathered: StudyResults, group: Group, name: str) -> Drawing | None:
     layout, title = gathered.study.layout, group.title
     if layout == "scatter":
         return Drawing(name, f"Accuracy against ECE: {title}", lambda theme: figures.scatter(group, theme=theme))

@@ -21,7 +21,7 @@ from counterpoise.metrics.scores import BinTable, ClassTable, GroupScores, Ranki
 from counterpoise.report import figures as of_scores  # noqa: E402
 from counterpoise.report.numbers import measure_title  # noqa: E402
 from counterpoise.report.style import LIGHT, Theme, line, marker, themed  # noqa: E402
-from counterpoise_study.gathered import Column, Group, Row, Trial, severities  # noqa: E402
+from counterpoise_study.collected import Column, Group, Row, Trial, severities  # noqa: E402
 from counterpoise_study.labels import Point, label_points  # noqa: E402
 from counterpoise_study.record import CellRecord  # noqa: E402
 from counterpoise_study.summary import Summary, mean, summarise  # noqa: E402

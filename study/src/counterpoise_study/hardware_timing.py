@@ -56,7 +56,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class HardwareTiming:
     """The constants of the model.
 
     Attributes:
@@ -83,15 +83,15 @@ class Calibration:
         return min(same or self.speeds, key=lambda speed: abs(math.log(speed.image_flops / image_flops)))
 
 
-def assumed(device_flops: float) -> Calibration:
+def assumed_timing(device_flops: float) -> HardwareTiming:
     """A device that nobody has measured: so many FLOPs a second, and nothing else takes time."""
     if not 0 < device_flops < math.inf:
         raise ValueError(f"the FLOPs a second of a device must be positive, got {device_flops}")
     speed = Speed(Backbone(), 1.0, device_flops, device_flops, 0)
-    return Calibration("device", f"assumed, not measured: {device_flops:.3g} FLOPs a second in training", (speed,))
+    return HardwareTiming("device", f"assumed, not measured: {device_flops:.3g} FLOPs a second in training", (speed,))
 
 
-def seconds_of(recipe: Recipe, stage: Stage, calibration: Calibration) -> float:
+def seconds_of(recipe: Recipe, stage: Stage, timing: HardwareTiming) -> float:
     """How long a cell takes, by the model."""
     work = work_of(recipe, stage)
     classes, shape = shape_of(recipe)
@@ -100,17 +100,17 @@ def seconds_of(recipe: Recipe, stage: Stage, calibration: Calibration) -> float:
     training = 0.0
     for network in networks_of(recipe):
         flops = forward_flops(network, classes, shape)[0]
-        training += images * (1 + BACKWARD) * flops / calibration.speed(network, flops).training
-    primary = calibration.speed(recipe.primary, forward_flops(recipe.primary, classes, shape)[0])
-    seconds = calibration.start_up + work.steps * calibration.step + training + work.inference_flops / primary.inference
+        training += images * (1 + BACKWARD) * flops / timing.speed(network, flops).training
+    primary = timing.speed(recipe.primary, forward_flops(recipe.primary, classes, shape)[0])
+    seconds = timing.start_up + work.steps * timing.step + training + work.inference_flops / primary.inference
     if stage == "complete":
-        seconds += calibration.completion + work.corrupted * calibration.corruption
+        seconds += timing.completion + work.corrupted * timing.corruption
     return seconds
 
 
-def calibrate(
+def time_hardware(
     requests: Sequence[Request], *, page: bool = True, say: Callable[[str], None] = lambda _: None
-) -> Calibration:
+) -> HardwareTiming:
     """Measure the constants for the networks of requests, on the device that they would train on; within 30 seconds.
 
     Args:
@@ -133,9 +133,9 @@ def calibrate(
     try:
         speeds = []
         for network, recipe in probes.items():
-            say(f"calibrating: {network.name} of width {network.width}, {recipe.engine.precision} on {device}")
+            say(f"timing: {network.name} of width {network.width}, {recipe.engine.precision} on {device}")
             speeds.append(_speed(network, recipe, device=device, budget=_BUDGET / len(probes)))
-        say(f"calibrating: a small run on {device}")
+        say(f"timing: a small run on {device}")
         start_up, step, completion = _small_run(recipes[0], page=page)
         corruption = _corruption(degraded[0]) if degraded else 0.0
         note = f"measured on this machine, {device}"
@@ -145,7 +145,7 @@ def calibrate(
     if smaller := [speed for speed in speeds if speed.batch < probes[speed.network].batch]:
         batches = ", ".join(f"{speed.network.name} {speed.batch}" for speed in smaller)
         note += f"; in smaller batches, because a step takes long: {batches}"
-    return Calibration(device, note, tuple(speeds), start_up, step, completion, corruption)
+    return HardwareTiming(device, note, tuple(speeds), start_up, step, completion, corruption)
 
 
 def _speed(network: Backbone, recipe: Recipe, *, device: str, budget: float) -> Speed:

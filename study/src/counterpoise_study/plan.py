@@ -18,7 +18,7 @@ from counterpoise_study.cells import (
     tasks,
 )
 from counterpoise_study.cost import Work, combined, work_of
-from counterpoise_study.hardware_timing import Calibration, seconds_of
+from counterpoise_study.hardware_timing import HardwareTiming, seconds_of
 from counterpoise_study.requests import Request
 from counterpoise_study.store import Store
 
@@ -88,20 +88,20 @@ class Plan:
         scale: of all studies.
         studies: each as if it were alone.
         total: of all; less than their sum where they share cells.
-        calibration: that hours were estimated with.
+        timing: that hours were estimated with.
     """
 
     scale: str
     studies: tuple[Share, ...]
     total: Share
-    calibration: Calibration
+    timing: HardwareTiming
 
 
-def plan(requests: Sequence[Request], *, calibration: Calibration, store: Store | None = None) -> Plan:
+def plan_of(requests: Sequence[Request], *, timing: HardwareTiming, store: Store | None = None) -> Plan:
     """What requests come to, less what a store holds of them already."""
     progress = store.progress() if store is not None else Progress({})
-    studies = tuple(_share(request.study, [request], progress, calibration) for request in requests)
-    return Plan(requests[0].scale, studies, _share("all", requests, progress, calibration), calibration)
+    studies = tuple(_share(request.study, [request], progress, timing) for request in requests)
+    return Plan(requests[0].scale, studies, _share("all", requests, progress, timing), timing)
 
 
 def planned_cells(requests: Sequence[Request], progress: Progress) -> Iterator[PlannedCell]:
@@ -146,18 +146,18 @@ def work_left(planned: PlannedCell) -> Work:
     return whole.minus(work_of(recipe, "validation")) if planned.is_trained else whole
 
 
-def seconds_left(planned: PlannedCell, calibration: Calibration) -> float:
+def seconds_left(planned: PlannedCell, timing: HardwareTiming) -> float:
     """How long that takes."""
     if planned.is_done:
         return 0.0
     recipe = planned.cell.recipe
-    trained = seconds_of(recipe, "validation", calibration) if planned.is_trained else 0.0
-    return seconds_of(recipe, planned.stage, calibration) - trained
+    trained = seconds_of(recipe, "validation", timing) if planned.is_trained else 0.0
+    return seconds_of(recipe, planned.stage, timing) - trained
 
 
 def plan_text(source: Plan) -> str:
     """A table with a row for each study, and what the numbers are based on."""
-    device = _DEVICES.get(source.calibration.device, source.calibration.device)
+    device = _DEVICES.get(source.timing.device, source.timing.device)
     columns = ("study", "cells", "to choose", "done", "passes", "FLOPs", f"{device} hours", "disk")
     shares = [*source.studies] if len(source.studies) == 1 else [*source.studies, source.total]
     rows = [
@@ -176,7 +176,7 @@ def plan_text(source: Plan) -> str:
     shared = "; `all` is less than the sum, because studies share cells" if len(shares) > 1 else ""
     remarks = [
         f"passes: images through networks, of what is left to do{shared}",
-        f"{device} hours: one cell after another; {source.calibration.note}",
+        f"{device} hours: one cell after another; {source.timing.note}",
         f"disk: for good; besides, {_bytes(source.total.work.running_bytes)} of checkpoints at most for each cell "
         "that runs",
     ]
@@ -184,7 +184,7 @@ def plan_text(source: Plan) -> str:
     return "\n".join([as_text(table(f"Plan, scale {source.scale}", columns, rows)), "", *lines])
 
 
-def _share(title: str, requests: Sequence[Request], progress: Progress, calibration: Calibration) -> Share:
+def _share(title: str, requests: Sequence[Request], progress: Progress, timing: HardwareTiming) -> Share:
     cells = list(planned_cells(requests, progress))
     distinct = [each for each in cells if each.is_counted]
     choosing = len(
@@ -202,7 +202,7 @@ def _share(title: str, requests: Sequence[Request], progress: Progress, calibrat
         final=len(distinct) - choosing,
         done=sum(each.is_done for each in distinct),
         work=combined(work_left(each) for each in cells),
-        seconds=sum(seconds_left(each, calibration) for each in cells),
+        seconds=sum(seconds_left(each, timing) for each in cells),
     )
 
 

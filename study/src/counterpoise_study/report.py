@@ -11,8 +11,8 @@ from counterpoise.report.figures import save_figure
 from counterpoise.report.style import LIGHT
 from counterpoise.report.tables import as_latex, as_markdown
 from counterpoise_study.cells import Cell
-from counterpoise_study.gathered import page_of
-from counterpoise_study.page import render
+from counterpoise_study.collected import page_of
+from counterpoise_study.html_page import render
 from counterpoise_study.sections import Document, Section, document_of
 from counterpoise_study.store import Store
 from counterpoise_study.tables import Linked

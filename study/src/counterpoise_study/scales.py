@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from counterpoise.models import Backbone
+from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import (
     DataOptions,
     EngineOptions,
@@ -13,7 +14,6 @@ from counterpoise.recipes.config import (
     PruningOptions,
     Recipe,
 )
-from counterpoise.recipes.table import RECIPES
 from counterpoise_study.requests import Published, Setting
 
 ScaleName = Literal["paper", "reduced", "smoke"]

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from counterpoise.training.folder import read_environment
+from counterpoise_study.collected import StudyResults, collect
 from counterpoise_study.details import choice_table, run_tables, setup_table
-from counterpoise_study.drawings import Drawing, drawings
-from counterpoise_study.gathered import Gathered, gather
+from counterpoise_study.drawings import Drawing, drawings_of
 from counterpoise_study.scales import SCALES
 from counterpoise_study.store import Store
 from counterpoise_study.studies import Layout
@@ -100,7 +100,7 @@ class Document:
 
 def document_of(store: Store, *, studies: Sequence[str], address: Address) -> Document:
     """What a store holds of some studies, or of all."""
-    found, scale = gather(store, studies=studies), store.contents.scale
+    found, scale = collect(store, studies=studies), store.contents.scale
     sections = tuple(section_of(each, address) for each in found)
     done, total = sum(each.done for each in found), sum(each.total for each in found)
     return Document(
@@ -113,7 +113,7 @@ def document_of(store: Store, *, studies: Sequence[str], address: Address) -> Do
     )
 
 
-def section_of(gathered: Gathered, address: Address) -> Section:
+def section_of(gathered: StudyResults, address: Address) -> Section:
     """A study with everything that is shown of it."""
     choice = choice_table(gathered, address)
     details = [("Candidates of the hyper-parameters, and which was chosen", (choice,))] if choice else []
@@ -126,15 +126,15 @@ def section_of(gathered: Gathered, address: Address) -> Section:
         notices=(_failures(gathered),) if gathered.failures else (),
         tables=(*result_tables(gathered, address), *floor_tables(gathered), setup_table(gathered)),
         details=(*details, ("Every run", tuple(run_tables(gathered, address)))),
-        drawings=tuple(drawings(gathered)),
+        drawings=tuple(drawings_of(gathered)),
     )
 
 
-def _failures(gathered: Gathered) -> Linked:
+def _failures(gathered: StudyResults) -> Linked:
     return plain_table("Runs that were given up", ("", "reason"), gathered.failures)
 
 
-def provenance(store: Store, studies: Sequence[Gathered]) -> Linked:
+def provenance(store: Store, studies: Sequence[StudyResults]) -> Linked:
     """The conditions that runs were started under, and how many had each; nothing that differs from time to time."""
     found = Counter(_conditions(store, studies))
     heads = ("runs", "versions", "revision", "platform", "device", "kernels", "threads", "processes")
@@ -142,7 +142,7 @@ def provenance(store: Store, studies: Sequence[Gathered]) -> Linked:
     return plain_table("Conditions of the runs", heads, rows)
 
 
-def _conditions(store: Store, studies: Sequence[Gathered]) -> Iterator[tuple[str, ...]]:
+def _conditions(store: Store, studies: Sequence[StudyResults]) -> Iterator[tuple[str, ...]]:
     progress = store.progress()
     cells = {key: cell for gathered in studies for key, (_, cell) in gathered.cells.items()}
     for key, cell in cells.items():

@@ -10,7 +10,7 @@ from counterpoise.recipes.config import LARGER_IS_BETTER
 from counterpoise.report.numbers import number
 from counterpoise.report.tables import Cell, Table
 from counterpoise_study.cells import Cell as GridCell
-from counterpoise_study.gathered import Column, Gathered, Group, Row
+from counterpoise_study.collected import Column, Group, Row, StudyResults
 from counterpoise_study.published import published_number
 from counterpoise_study.requests import Request
 from counterpoise_study.scales import SCALES, UNSTATED
@@ -74,12 +74,12 @@ def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     return Linked(title, tuple(columns), tuple(tuple(map(Entry, row)) for row in rows))
 
 
-def result_tables(gathered: Gathered, address: Address) -> list[Linked]:
+def result_tables(gathered: StudyResults, address: Address) -> list[Linked]:
     """One for each group of rows."""
     return [_result_table(gathered, index, address) for index in range(len(gathered.groups))]
 
 
-def _result_table(gathered: Gathered, place: int, address: Address) -> Linked:
+def _result_table(gathered: StudyResults, place: int, address: Address) -> Linked:
     group = gathered.groups[place]
     published = {column: _published_texts(gathered, group, column) for column in group.columns}
     heads = [""]
@@ -108,7 +108,7 @@ def _result_table(gathered: Gathered, place: int, address: Address) -> Linked:
     return Linked(group.title, tuple(heads), tuple(rows))
 
 
-def floor_tables(gathered: Gathered) -> list[Linked]:
+def floor_tables(gathered: StudyResults) -> list[Linked]:
     """The noise floors of a study whose tables have no room for them: one for each group, empty where they have."""
     if gathered.study.layout != "severity":
         return []
@@ -125,7 +125,7 @@ def floor_tables(gathered: Gathered) -> list[Linked]:
     return tables
 
 
-def anchor(gathered: Gathered, group: int, row: int) -> str:
+def anchor(gathered: StudyResults, group: int, row: int) -> str:
     """Name of the runs of a row, within a page."""
     return f"runs-{gathered.request.study}-{group}-{row}"
 
@@ -162,7 +162,7 @@ def floor_text(row: Row, column: Column, *, scaled: bool) -> str:
     return number(column.key, mean(found)) if found else MISSING
 
 
-def _published_texts(gathered: Gathered, group: Group, column: Column) -> list[str] | None:
+def _published_texts(gathered: StudyResults, group: Group, column: Column) -> list[str] | None:
     """For each row; None where the paper has nothing of the kind."""
     found = [
         published_number(gathered.study.tables, row.setting.published, row.line.method, column.key, column.foreign)
@@ -186,7 +186,7 @@ def _run_links(row: Row, address: Address) -> tuple[Link, ...]:
     return tuple(Link(str(cell.recipe.seed), target) for cell in done if (target := address(cell)))
 
 
-def caption(gathered: Gathered) -> str:
+def caption(gathered: StudyResults) -> str:
     """What must be known of all numbers of a study."""
     request = gathered.request
     sentences = [f"Scale {SCALES[request.scale]().note}."]

@@ -15,7 +15,7 @@ from counterpoise.training.predict import validation_measures
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import resume, train
 from counterpoise_study.cells import Task
-from counterpoise_study.memory import peak_memory, reset_peak
+from counterpoise_study.process_memory import peak_memory, reset_peak
 from counterpoise_study.record import record_of
 from counterpoise_study.store import Store
 

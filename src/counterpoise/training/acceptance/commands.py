@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from counterpoise.data.images import load_images
-from counterpoise.recipes.table import RECIPES
+from counterpoise.recipes.catalog import RECIPES
 from counterpoise.training.acceptance.bench import ACCELERATORS, Bench, Finding, Skipped
 from counterpoise.training.acceptance.runs import GiveUp, Trace, largest_difference, trained
 from counterpoise.training.folder import RunFolder

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from counterpoise_study import memory
+from counterpoise_study import process_memory as memory
 
 MEGABYTE = 1_000_000
 

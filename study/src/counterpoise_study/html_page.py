@@ -26,7 +26,7 @@ class Picture:
 
 def render(document: Document) -> str:
     """The page as text; the same document always gives the same text."""
-    page = layout(_ROOM, template="bench.html.jinja", sheets=(STYLE_SHEET, (_ROOM, "bench.css")))
+    page = layout(_ROOM, template="page.html.jinja", sheets=(STYLE_SHEET, (_ROOM, "page.css")))
     return page.template.render(
         document=document,
         sections=[(section, [_picture(each) for each in section.drawings]) for section in document.sections],

@@ -16,7 +16,7 @@ from counterpoise.data.corruptions.digital import (
     saturate,
 )
 from counterpoise.data.corruptions.draws import Draws
-from counterpoise.data.corruptions.frost import frost
+from counterpoise.data.corruptions.frost_textures import frost
 from counterpoise.data.corruptions.levels import quantised
 from counterpoise.data.corruptions.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
 from counterpoise.data.corruptions.weather import fog, snow, spatter

@@ -130,7 +130,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class StudyResults:
     """A study as far as it is done.
 
     Attributes:
@@ -182,7 +182,7 @@ class Records:
         return self._read[cell.id]
 
 
-def gather(store: Store, *, studies: Sequence[str] = ()) -> list[Gathered]:
+def collect(store: Store, *, studies: Sequence[str] = ()) -> list[StudyResults]:
     """The studies of a store, in the order of the paper; by default all that were asked for."""
     requests = {request.study: request for request in store.contents.requests}
     if missing := [name for name in studies if name not in requests]:
@@ -198,11 +198,11 @@ def gather(store: Store, *, studies: Sequence[str] = ()) -> list[Gathered]:
     ]
 
 
-def _gathered(store: Store, request: Request, progress: Progress, records: Records) -> Gathered:
+def _gathered(store: Store, request: Request, progress: Progress, records: Records) -> StudyResults:
     study = STUDIES[request.study]
     rows = [_row(request, result, records) for result in results(request, progress)]
     wanted = [each for each in planned_cells([request], progress) if each.is_counted]
-    gathered = Gathered(
+    gathered = StudyResults(
         request=request,
         study=study,
         groups=tuple(_groups(study, rows)),
@@ -320,7 +320,7 @@ def _choices(request: Request, progress: Progress) -> Iterator[Choice]:
         yield Choice(setting, line, tuple(trials))
 
 
-def _failures(store: Store, gathered: Gathered, progress: Progress) -> Iterator[tuple[str, str]]:
+def _failures(store: Store, gathered: StudyResults, progress: Progress) -> Iterator[tuple[str, str]]:
     for key, (name, _) in gathered.cells.items():
         for stage in STAGES:
             if (key, stage) in progress.given_up:

@@ -1,8 +1,8 @@
-"""The rows of a split of Parquet files as pieces, its row groups, and who reads which of them in an epoch.
+"""The row groups of a split of Parquet files, and who reads which of them in an epoch.
 
-An epoch is one sequence of rows: the pieces in a keyed order, one after the other. Each reader (a worker of a rank) has
-a range of it. All of it is arithmetic on the row counts in the files' footers, so any batch is found without reading
-the row groups before its own.
+An epoch is one sequence of rows: the row groups in a keyed order, one after the other. Each reader (a worker of a rank)
+has a range of it. All of it is arithmetic on the row counts in the files' footers, so any batch is found without
+reading the row groups before its own.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from counterpoise._extras import require
-from counterpoise.data.keyed import PIECES, permutation
+from counterpoise.data.keyed import ROW_GROUPS, permutation
 from counterpoise.data.rows import (
     CHUNK,
     Chunk,
@@ -25,10 +25,10 @@ from counterpoise.data.rows import (
     hub_split,
     require_row_numbers,
 )
-from counterpoise.data.sources import WHOLE, Source, stored_split
+from counterpoise.data.sources import WHOLE, DataSource, stored_split
 
 
-class Piece(NamedTuple):
+class RowGroup(NamedTuple):
     """One row group: its file, its number there, the row number of its first row in the split, and its rows."""
 
     file: str
@@ -38,41 +38,41 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A split as it is stored.
+class Split:
+    """The rows of a split, in Parquet files.
 
     Attributes:
         source: of the rows.
-        pieces: all row groups, in the order of the rows.
+        row_groups: all row groups, in the order of the rows.
         classes: names of the classes.
         kept: bool for each row, true where it takes part; None for all.
     """
 
-    source: Source
-    pieces: tuple[Piece, ...]
+    source: DataSource
+    row_groups: tuple[RowGroup, ...]
     classes: tuple[str, ...]
     kept: Tensor | None
 
     @property
     def rows(self) -> int:
-        """Stored rows, whether they take part or not."""
-        return self.pieces[-1].first + self.pieces[-1].rows
+        """Rows in the files, whether they take part or not."""
+        return self.row_groups[-1].first + self.row_groups[-1].rows
 
     @property
     def taking_part(self) -> int:
         """Rows of an epoch."""
         return self.rows if self.kept is None else int(self.kept.sum())
 
-    def ids(self, piece: Piece) -> Tensor:
-        """Row numbers of those of a piece that take part."""
-        ids = torch.arange(piece.first, piece.first + piece.rows)
-        return ids if self.kept is None else ids[self.kept[piece.first : piece.first + piece.rows]]
+    def ids(self, row_group: RowGroup) -> Tensor:
+        """Row numbers of those of a row group that take part."""
+        ids = torch.arange(row_group.first, row_group.first + row_group.rows)
+        return ids if self.kept is None else ids[self.kept[row_group.first : row_group.first + row_group.rows]]
 
-    def without(self, excluded: Tensor) -> "Stored":
+    def without(self, excluded: Tensor) -> "Split":
         """The same split with some more rows, by their numbers, left out."""
         return self._narrowed(~self._at(excluded))
 
-    def only(self, chosen: Tensor) -> "Stored":
+    def only(self, chosen: Tensor) -> "Split":
         """The same split with some of its rows, by their numbers, and no others."""
         return self._narrowed(self._at(chosen))
 
@@ -82,11 +82,11 @@ class Stored:
         found[ids.cpu()] = True
         return found
 
-    def _narrowed(self, kept: Tensor) -> "Stored":
+    def _narrowed(self, kept: Tensor) -> "Split":
         return replace(self, kept=kept if self.kept is None else kept & self.kept)
 
 
-class Share(NamedTuple):
+class ReaderRange(NamedTuple):
     """What one reader reads: positions [start, stop) of the sequence, from its batch number `first` on."""
 
     start: int
@@ -95,16 +95,16 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sequence:
+class EpochOrder:
     """The rows of an epoch in the order in which they are read.
 
     Attributes:
-        stored: the split.
-        order: numbers of the pieces, without those of which no row takes part.
-        ends: position after the last row of each piece in `order`.
+        split: that is read.
+        order: numbers of the row groups, without those of which no row takes part.
+        ends: position after the last row of each row group in `order`.
     """
 
-    stored: Stored
+    split: Split
     order: Tensor
     ends: Tensor
 
@@ -112,7 +112,7 @@ class Sequence:
         return int(self.ends[-1]) if len(self.ends) else 0
 
 
-def open_split(source: Source, split: str, *, domain: str | None = None) -> Stored:
+def open_split(source: DataSource, split: str, *, domain: str | None = None) -> Split:
     """Read the footers of a split, and of its rows only the domains, or the labels where nothing names the classes."""
     stored = stored_split(source, split, domain)
     if source.kind not in ("parquet", "hub"):
@@ -121,52 +121,52 @@ def open_split(source: Source, split: str, *, domain: str | None = None) -> Stor
     key = stored if source.files else hub_split(source, stored)
     if key not in every:
         raise ValueError(f"{source.location} has no split {key!r}; it has {', '.join(map(repr, every))}")
-    pieces: list[Piece] = []
+    row_groups: list[RowGroup] = []
     domains: list[str | None] = []
     named: dict[str, tuple[str, ...]] = {}
     first = 0
     for file in (ParquetRows(source, name) for name in every[key]):
         named[file.name] = file.classes
         for group in range(file.file.metadata.num_row_groups):
-            pieces.append(Piece(file.name, group, first, file.file.metadata.row_group(group).num_rows))
-            first += pieces[-1].rows
+            row_groups.append(RowGroup(file.name, group, first, file.file.metadata.row_group(group).num_rows))
+            first += row_groups[-1].rows
         if file.columns.domain is not None and split != WHOLE:
             domains += file.column(file.columns.domain).to_pylist()
     if first == 0:
         raise ValueError(f"{source.info.name}, split {split!r} at {source.location} has no rows")
     kept = torch.tensor([(each == domain) == (split == "test") for each in domains]) if domains else None
-    return Stored(source, tuple(pieces), classes_of(source, named, every), kept)
+    return Split(source, tuple(row_groups), classes_of(source, named, every), kept)
 
 
-def rows_in_place(source: Source, split: str, *, domain: str | None, ids: Tensor | None) -> Rows:
+def rows_in_place(source: DataSource, split: str, *, domain: str | None, ids: Tensor | None) -> Rows:
     """What `read_rows` gives, read from the files where they are, without the row groups that hold none of `ids`."""
-    stored = open_split(source, split, domain=domain)
-    rows = sequence(stored if ids is None else stored.only(ids), seed=0, epoch=0, shuffle=False)
-    return Rows(stored.rows, stored.classes, read(rows, 0, len(rows)))
+    opened = open_split(source, split, domain=domain)
+    rows = epoch_order(opened if ids is None else opened.only(ids), seed=0, epoch=0, shuffle=False)
+    return Rows(opened.rows, opened.classes, read_range(rows, 0, len(rows)))
 
 
-def sequence(stored: Stored, *, seed: int, epoch: int, shuffle: bool) -> Sequence:
-    """The pieces in the order of an epoch."""
-    count = len(stored.pieces)
-    order = permutation(seed, epoch, count, PIECES) if shuffle else torch.arange(count)
-    rows = torch.tensor([piece.rows if stored.kept is None else len(stored.ids(piece)) for piece in stored.pieces])
+def epoch_order(split: Split, *, seed: int, epoch: int, shuffle: bool) -> EpochOrder:
+    """The row groups in the order of an epoch."""
+    count = len(split.row_groups)
+    order = permutation(seed, epoch, count, ROW_GROUPS) if shuffle else torch.arange(count)
+    rows = torch.tensor([each.rows if split.kept is None else len(split.ids(each)) for each in split.row_groups])
     order = order[rows[order] > 0]
-    return Sequence(stored, order, rows[order].cumsum(0))
+    return EpochOrder(split, order, rows[order].cumsum(0))
 
 
-def shares(
+def reader_ranges(
     rows: int, *, batch: int, rank: int, world: int, readers: int, consumed: int, drop_last: bool
-) -> tuple[int, list[Share]]:
+) -> tuple[int, list[ReaderRange]]:
     """Batches that a rank has in an epoch, and what its readers read after `consumed` of them, in the order of turns.
 
     Readers take turns, so batch k comes from reader k modulo their number. With `drop_last` every rank has
     `rows // batch` batches and the last `rows % batch` rows of the sequence are left out; else ranks share all rows,
     and the last batch of the last reader may be short.
 
-    >>> shares(10, batch=2, rank=0, world=1, readers=2, consumed=0, drop_last=True)
-    (5, [Share(start=0, stop=6, first=0), Share(start=6, stop=10, first=0)])
-    >>> shares(10, batch=2, rank=0, world=1, readers=2, consumed=3, drop_last=True)
-    (5, [Share(start=6, stop=10, first=1), Share(start=0, stop=6, first=2)])
+    >>> reader_ranges(10, batch=2, rank=0, world=1, readers=2, consumed=0, drop_last=True)
+    (5, [ReaderRange(start=0, stop=6, first=0), ReaderRange(start=6, stop=10, first=0)])
+    >>> reader_ranges(10, batch=2, rank=0, world=1, readers=2, consumed=3, drop_last=True)
+    (5, [ReaderRange(start=6, stop=10, first=1), ReaderRange(start=0, stop=6, first=2)])
     """
     local = batch // world
     if drop_last:
@@ -180,24 +180,24 @@ def shares(
         reader = turn % readers
         begin = start + (reader * each + min(reader, rest)) * local
         end = begin + (each + (reader < rest)) * local
-        found.append(Share(begin, min(end, stop), turn // readers))
+        found.append(ReaderRange(begin, min(end, stop), turn // readers))
     return batches, found
 
 
-def read(rows: Sequence, start: int, stop: int) -> Iterator[Chunk]:
+def read_range(rows: EpochOrder, start: int, stop: int) -> Iterator[Chunk]:
     """The rows at positions [start, stop) of a sequence, still encoded."""
     most = min(CHUNK, stop - start)
     arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
     opened: ParquetRows | None = None
     turn = int(torch.searchsorted(rows.ends, start, right=True))
     while start < stop:
-        piece, end = rows.stored.pieces[int(rows.order[turn])], int(rows.ends[turn])
-        ids = rows.stored.ids(piece).numpy()
+        row_group, end = rows.split.row_groups[int(rows.order[turn])], int(rows.ends[turn])
+        ids = rows.split.ids(row_group).numpy()
         ids = ids[len(ids) - (end - start) :][: stop - start]
-        if opened is None or opened.name != piece.file:
-            opened = ParquetRows(rows.stored.source, piece.file)
-        first, last = piece.first, ids[-1]
-        for table in opened.tables(piece.group, most=most):
+        if opened is None or opened.name != row_group.file:
+            opened = ParquetRows(rows.split.source, row_group.file)
+        first, last = row_group.first, ids[-1]
+        for table in opened.tables(row_group.group, most=most):
             here = ids[(ids >= first) & (ids < first + len(table))]
             if len(here):
                 yield chunk_of(table.take(arrow.array(here - first)), opened.columns, here, opened.name)
