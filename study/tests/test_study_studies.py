@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from counterpoise.recipes.config import require_possible
 from counterpoise.recipes.methods import METHODS
 from counterpoise_study import custom_methods
 from counterpoise_study.cells import Progress, results, tasks
@@ -57,7 +56,7 @@ def test_every_setting_can_be_trained(scale):
         request = request_of(study, scale, seeds=[0, 1])
         assert len({setting.name for setting in request.settings}) == len(request.settings)
         for task in tasks([request], Progress({})):
-            require_possible(task.cell.recipe)
+            assert task.cell.recipe.choice.keys() >= task.cell.recipe.hyper.keys()  # a recipe checks itself
         for setting in request.settings:
             assert not setting.tuned_in or request.setting(setting.tuned_in).tuned_in == ""
             assert {setting.near, *setting.far} - {""} <= set(setting.recipe.evaluation.ood)

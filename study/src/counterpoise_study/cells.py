@@ -32,8 +32,13 @@ class Cell:
 
     @cached_property
     def id(self) -> str:
-        """Digest of the configuration: cells of several studies that are the same have the same."""
-        return hashlib.sha256(f"{self.recipe.digest}{self.source}".encode()).hexdigest()[:_ID_LENGTH]
+        """Digest of what can change its result: cells of several studies that are the same have the same."""
+        return cell_id(self.recipe.digest, self.source)
+
+
+def cell_id(digest: str, source: str) -> str:
+    """The name of a cell, from the digest of its recipe and that of its method's file."""
+    return hashlib.sha256(f"{digest}{source}".encode()).hexdigest()[:_ID_LENGTH]
 
 
 @dataclass(frozen=True)

@@ -19,24 +19,6 @@ REFERENCE = "ce"
 BACKWARD = 2
 """FLOPs of a backward pass in forward passes: gradients to the weights, and to the inputs of each layer."""
 
-_IMAGES = {
-    "cifar10": (50_000, 10_000),
-    "cifar100": (50_000, 10_000),
-    "cifar100_partial": (1_117, 916),
-    "tiny-imagenet": (100_000, 10_000),
-    "svhn": (73_257, 26_032),
-    "svhn_partial": (949, 949),
-    "dtd_32": (0, 5_430),
-}
-"""Images of the training and the test split."""
-
-_PACS_DOMAINS = {"art_painting": 2_048, "cartoon": 2_344, "photo": 1_670, "sketch": 3_929}
-_DOMAINS = {"pacs": _PACS_DOMAINS, "pacs_64": _PACS_DOMAINS}
-"""Images of each domain: one is tested on, the others are trained on."""
-
-_CLASSES = {"tiny-imagenet": 200}
-"""Of sets whose files name their classes."""
-
 _FLOAT = 4
 # Weights and momentum, of the newest checkpoint, the one before it, and the best one.
 _CHECKPOINT_BYTES = 3 * 2 * _FLOAT
@@ -164,7 +146,10 @@ def shape_of(recipe: Recipe) -> tuple[int, tuple[int, int, int]]:
     size = recipe.data.size or found.size
     if size is None:
         raise ValueError(f"the images of {name} differ in size; set data.size")
-    return len(found.classes) or _CLASSES[name], (found.channels, size, size)
+    classes = len(found.classes) or found.class_count
+    if classes is None:
+        raise ValueError(f"how many classes {name} has is not known; its entry in SETS may state class_count")
+    return classes, (found.channels, size, size)
 
 
 def work_of(recipe: Recipe, stage: Stage = "complete") -> Work:
@@ -217,11 +202,11 @@ def _steps(recipe: Recipe, images: int) -> int:
 
 def _images_of(name: str, domain: str | None) -> tuple[int, int]:
     """Training and test images of a set; of one with domains, those of the others and of the one that is left out."""
-    if name in _DOMAINS:
-        sizes = _DOMAINS[name]
-        test = sum(sizes.values()) if domain is None else sizes[domain]
-        return sum(sizes.values()) - (test if domain else 0), test
-    if name not in _IMAGES:
-        known = ", ".join(sorted({*_IMAGES, *_DOMAINS}))
-        raise ValueError(f"how many images {name!r} has is not known; it is of {known}")
-    return _IMAGES[name]
+    if name not in SETS or not SETS[name].images:
+        known = ", ".join(each.name for each in SETS.values() if each.images)
+        raise ValueError(f"how many images {name!r} has is not known; its entry in SETS states it of {known}")
+    images = SETS[name].images
+    if not SETS[name].domains:
+        return images["train"], images["test"]
+    test = sum(images.values()) if domain is None else images[domain]
+    return sum(images.values()) - (test if domain else 0), test

@@ -11,14 +11,15 @@ that the next one goes on from the newest checkpoint. A commit is a line of the 
 after a look that there is none yet. Processes on several machines need a file system that has locks, such as NFS 4.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 from filelock import FileLock
 
-from counterpoise._documents import from_document, to_document
+from counterpoise._documents import Upgrade, from_document, to_document
 from counterpoise._files import write_text
 from counterpoise._locks import acquired, holding, lock_of
 from counterpoise.training.checkpoints import read_manifest
@@ -27,7 +28,7 @@ from counterpoise_study.cells import STAGES, Progress, Task
 from counterpoise_study.manifest import Event, Manifest
 from counterpoise_study.requests import Request, merged
 
-SCHEMA, SCHEMA_VERSION = "counterpoise.store", 2
+SCHEMA, SCHEMA_VERSION = "counterpoise.store", 3
 RECORD = "cell.json"
 
 
@@ -38,6 +39,15 @@ class Contents:
     scale: str
     requests: tuple[Request, ...]
 
+    def to_json(self) -> str:
+        """Strict JSON."""
+        return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
+
+
+def read_contents(text: str, *, upgrades: Mapping[int, Upgrade]) -> Contents:
+    """What `to_json` wrote, or an earlier version that `upgrades` has something for."""
+    return from_document(Contents, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades=upgrades)
+
 
 class Store:
     """The folder, and what happened in it so far."""
@@ -45,7 +55,7 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.manifest = Manifest(self.path / "manifest.jsonl")
-        self._lock = lock_of(self.path / "manifest.lock")
+        self.lock = lock_of(self.path / "manifest.lock")
 
     @property
     def contents(self) -> Contents:
@@ -54,9 +64,15 @@ class Store:
         if not path.exists():
             raise ValueError(f"{self.path} is no store: it has no {path.name}; `counterpoise-study run` makes one")
         try:
-            return from_document(Contents, path.read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
+            return read_contents(path.read_text(), upgrades={2: self._refuse_first_names})
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+
+    def _refuse_first_names(self, _: dict[str, Any]) -> NoReturn:
+        raise ValueError(
+            "its cells are named by all of their recipes, which was the rule before version 3; "
+            f"`counterpoise-study rekey {self.path}` renames them, once"
+        )
 
     @property
     def _contents(self) -> Path:
@@ -66,7 +82,7 @@ class Store:
         """Ask for studies; methods and seeds of a study that was asked for before join those."""
         (self.path / "cells").mkdir(parents=True, exist_ok=True)
         scales = {request.scale for request in requests}
-        with holding(self._lock):
+        with holding(self.lock):
             before = self.contents if self._contents.exists() else None
             scales |= {before.scale} if before else set()
             if len(scales) != 1:
@@ -76,7 +92,7 @@ class Store:
                 known[request.study] = merged(known.get(request.study, request), request)
             contents = Contents(scales.pop(), tuple(known.values()))
             if contents != before:
-                write_text(self._contents, to_document(contents, schema=SCHEMA, version=SCHEMA_VERSION))
+                write_text(self._contents, contents.to_json())
 
     def run_folder(self, cell: str) -> RunFolder:
         """The run of a cell."""
@@ -105,7 +121,7 @@ class Store:
 
     def _begin(self, task: Task) -> bool:
         """Record that the task is worked on, unless it is finished; an earlier attempt that never ended was lost."""
-        with holding(self._lock):
+        with holding(self.lock):
             self.manifest.refresh()
             step = newest_step(self.run_folder(task.cell.id))
             for stage in STAGES:
@@ -118,7 +134,7 @@ class Store:
 
     def commit(self, task: Task, *, measures: dict[str, float], seconds: float, peak_memory: int | None) -> None:
         """Record that a task is finished, for the first and only time."""
-        with holding(self._lock):
+        with holding(self.lock):
             self.manifest.refresh()
             if self.manifest.state(task.key).committed is not None:
                 raise AssertionError(f"cell {task.cell.id} was committed before, by another process")
@@ -128,18 +144,18 @@ class Store:
 
     def adopt(self, events: Sequence[Event]) -> None:
         """Record what was finished in another store."""
-        with holding(self._lock):
+        with holding(self.lock):
             for event in events:
                 self.manifest.write(event)
 
     def fail(self, task: Task, *, reason: str, seconds: float) -> None:
         """Record that an attempt failed."""
-        with holding(self._lock):
+        with holding(self.lock):
             self.manifest.append(Event(*task.key, "failed", reason=reason, seconds=seconds))
 
     def forgive(self) -> None:
         """Try again what was given up, and what was finished and whose record is gone."""
-        with holding(self._lock):
+        with holding(self.lock):
             self.manifest.refresh()
             lost = {
                 task
