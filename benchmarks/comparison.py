@@ -52,7 +52,7 @@ LIBRARIES = ("torchmetrics", "torch-uncertainty", "netcal", "scikit-learn", "rel
 TOLERANCE = 1e-6
 """Largest difference between two libraries: some sum in float32."""
 LOOSER = {Key.EQUAL_MASS_ECE: 1e-3, Key.SMOOTH_ECE: 1e-3, Key.AURC: 1e-4}
-"""Where the definition leaves something open: `benchmarks.comparison_tables` says what."""
+"""Where the definition leaves something open: `tools.comparison_tables` says what."""
 TRIALS, TRIAL_SAMPLES, RESAMPLES = 20, 1_000, 100
 
 

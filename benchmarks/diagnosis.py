@@ -27,16 +27,16 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.hooks import RemovableHandle
 
 from benchmarks.reporting import Check, finish, progress
-from counterpoise.benchmark.gathered import gather
-from counterpoise.benchmark.record import CellRecord
-from counterpoise.benchmark.scales import smoke
-from counterpoise.benchmark.store import Store
 from counterpoise.objectives import is_objective
 from counterpoise.recipes.config import Recipe
 from counterpoise.training.data import named_data
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import train
+from counterpoise_study.collected import collect
+from counterpoise_study.record import CellRecord
+from counterpoise_study.scales import smoke
+from counterpoise_study.store import Store
 
 Array = npt.NDArray[np.float64]
 
@@ -212,7 +212,7 @@ def difference(first: Sequence[dict[str, str]], second: Sequence[dict[str, str]]
 
 def first_cell(store: Store, method: str) -> str:
     """The run of a method with the chosen hyper-parameters and the first seed, in the setting of the figures."""
-    (study,) = gather(store, studies=[STUDY])
+    (study,) = collect(store, studies=[STUDY])
     (row,) = (row for row in study.groups[0].rows if row.line.method == method)
     return row.runs[0].cell.id
 
@@ -220,7 +220,7 @@ def first_cell(store: Store, method: str) -> str:
 def main() -> None:
     """Train again and watch, print JSON, compare with the limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of a kept study")
+    parser.add_argument("--results", type=Path, default=Path("study/results"), help="folder of a kept study")
     parser.add_argument("--cell", help="id of the cell; it must be a complete one, of MTE")
     parser.add_argument("--short", action="store_true", help="a run of the smoke scale, beside which nothing is kept")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """What float16 storage changes: `python -m benchmarks.float16 FILE.parquet ...`.
 
-Every measure of the clean, labelled samples of real predictions (`python -m benchmarks.demonstration`), from values as
+Every measure of the clean, labelled samples of real predictions (`python -m tools.demonstration`), from values as
 they are stored and from the same rounded to float16, for logits and for the probabilities of these logits.
 """
 

@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import Check, finish, progress
-from counterpoise.benchmark.cells import Task
-from counterpoise.benchmark.cluster import run_on_ray
-from counterpoise.benchmark.grid import run_sequentially
-from counterpoise.benchmark.requests import Request
-from counterpoise.benchmark.store import RECORD, Store
-from counterpoise.benchmark.studies import request_of
+from counterpoise_study.cells import Task
+from counterpoise_study.cluster import run_on_ray
+from counterpoise_study.grid import run_sequentially
+from counterpoise_study.requests import Request
+from counterpoise_study.store import RECORD, Store
+from counterpoise_study.studies import request_of
 
 WORKERS = 2
 METHODS = ("ce", "flsd53", "mte1")
@@ -300,7 +300,7 @@ def records(store: Store) -> dict[str, bytes]:
 
 def tables(store: Store) -> dict[str, bytes]:
     """The tables, as files."""
-    from counterpoise.benchmark.report import write_report
+    from counterpoise_study.report import write_report
 
     return {path.name: path.read_bytes() for path in write_report(store, markdown=True, html=False)}
 

@@ -20,9 +20,6 @@ import torch
 
 from benchmarks.diagnosis import read_curve
 from benchmarks.reporting import Check, finish, progress
-from counterpoise.benchmark.cost import REFERENCE
-from counterpoise.benchmark.memory import peak_memory, reset_peak, resident_memory
-from counterpoise.benchmark.scales import reduced
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.data import named_data
@@ -30,6 +27,9 @@ from counterpoise.training.folder import RunFolder
 from counterpoise.training.networks import load_run, member_folders
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import train
+from counterpoise_study.cost import REFERENCE
+from counterpoise_study.process_memory import peak_memory, reset_peak, resident_memory
+from counterpoise_study.scales import reduced
 
 ROUNDS = 3
 IMAGES, SHORT_IMAGES = 3000, 300

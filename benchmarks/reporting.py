@@ -1,9 +1,8 @@
-"""What all benchmarks share: checks with limits, one JSON document on standard output, tables for the documentation."""
+"""What all benchmarks share: checks with limits, and one JSON document on standard output."""
 
 import json
 import platform
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,11 +47,6 @@ def finish(command: str, figures: dict[str, Any], checks: list[Check]) -> None:
     for name in failed:
         print(f"short of its limit: {name}", file=sys.stderr)
     sys.exit(1 if failed else 0)
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Cells, which are Markdown themselves, as a table of the documentation."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
 def progress(message: str) -> None:

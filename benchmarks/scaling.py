@@ -45,7 +45,7 @@ from benchmarks.scaling_model import (
     training_memory,
     update_bytes,
 )
-from benchmarks.scaling_tables import Assumptions, auxiliary_rows, data_rows, evaluation_rows, training_rows
+from benchmarks.scaling_rows import Assumptions, auxiliary_rows, data_rows, evaluation_rows, training_rows
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.models import Backbone
 

@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.scaling_model import FLOAT, Network
-from counterpoise.benchmark.cost import forward_flops
 from counterpoise.models import Backbone, build_model
+from counterpoise_study.cost import forward_flops
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would speak of GPUs that are not there
 

@@ -6,8 +6,8 @@ Bytes per sample and class are counted in the library's own code; `python -m ben
 import math
 from dataclasses import dataclass
 
-from counterpoise.benchmark.cost import BACKWARD
 from counterpoise.functional.calibration import DEFAULT_BINS
+from counterpoise_study.cost import BACKWARD
 
 FLOAT, HALF, INTEGER = 4, 2, 8
 BUCKET_BYTES = 25 * 2**20

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from benchmarks.grid import commits_of, events_of
 from benchmarks.reporting import Check, finish, progress
-from counterpoise.benchmark.grid import remaining
-from counterpoise.benchmark.report import write_report
-from counterpoise.benchmark.store import Store
-from counterpoise.benchmark.studies import STUDIES
+from counterpoise_study.grid import remaining
+from counterpoise_study.report import write_report
+from counterpoise_study.store import Store
+from counterpoise_study.studies import STUDIES
 
 SHARDS = 2
 SEEDS = 2
@@ -57,7 +57,7 @@ def main() -> None:
 
 def run(store: Path, *, only: Sequence[str] = ()) -> None:
     """Both shards at a time, as two commands; what they say goes to standard error."""
-    command = [sys.executable, "-c", "from counterpoise.cli import main; main()", "bench", "run", "all"]
+    command = [sys.executable, "-m", "counterpoise_study", "run", "all"]
     command += ["--scale", "smoke", "--seeds", str(SEEDS)]
     command += ["--only", *only] if only else []
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

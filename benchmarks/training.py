@@ -21,8 +21,8 @@ from counterpoise.data.augment import Augmentation
 from counterpoise.data.images import Images, load_images
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.doctor.throughput import step_times
+from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import Recipe
-from counterpoise.recipes.table import RECIPES
 
 BLOCK = 5
 

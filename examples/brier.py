@@ -1,4 +1,4 @@
-"""A method of your own for the benchmark: `counterpoise bench run STUDY --scale SCALE --methods brier.py`."""
+"""A method of your own for the benchmark: `counterpoise-study run STUDY --scale SCALE --methods brier.py`."""
 
 import torch
 

@@ -134,6 +134,12 @@ def test_errors_are_one_line_and_exit_with_1(folder, monkeypatch, capsys, argume
     assert message in lines[0]
 
 
+def test_the_old_command_of_the_benchmark_names_the_new_one(monkeypatch, capsys):
+    code, _, err = run(monkeypatch, capsys, "bench", "run", "cifar10")
+    assert code == 1
+    assert "`counterpoise-study`" in err
+
+
 def test_a_command_line_that_is_not_understood_exits_with_2(monkeypatch, capsys):
     assert run(monkeypatch, capsys, "evaluate", "a.parquet", "--bins", "many")[0] == 2
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks import documentation
-from benchmarks.comparison_tables import shown
+from tools import documentation
+from tools.comparison_tables import shown
 
 PAGE = Path(__file__).parent.parent / "docs" / "comparison.md"
 

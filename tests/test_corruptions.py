@@ -18,7 +18,7 @@ from counterpoise.data.corruptions import CORRUPTIONS, EXTRA, SEVERITIES, STANDA
 from counterpoise.data.corruptions.digital import elastic_transform
 from counterpoise.data.corruptions.draws import Draws
 from counterpoise.data.corruptions.filters import line_blurred
-from counterpoise.data.corruptions.frost import textures
+from counterpoise.data.corruptions.frost_textures import textures
 from counterpoise.data.corruptions.weather import plasma
 
 RANDOM = set(CORRUPTIONS) - {

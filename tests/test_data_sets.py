@@ -13,7 +13,7 @@ from PIL import Image
 from counterpoise.data import SETS, StreamLoader, load_images, resolve, sample_ids
 from counterpoise.data.images import channel_statistics
 from counterpoise.data.sets import ImageSet
-from counterpoise.data.sources import Source, foreign_split
+from counterpoise.data.sources import DataSource, ood_split
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.training.data import named_data, require_evaluable
 
@@ -176,7 +176,7 @@ def test_hub_sets_are_read_through_datasets(tmp_path, monkeypatch):
         "---\nconfigs:\n- config_name: plain_text\n  data_files:\n  - split: train\n    path: plain_text/train*\n---\n"
     )
     (tmp_path / "repository" / "README.md").write_text(card)
-    source = Source(SETS["cifar10"], "hub", str(tmp_path / "repository"))
+    source = DataSource(SETS["cifar10"], "hub", str(tmp_path / "repository"))
     monkeypatch.setattr("counterpoise.data.images.resolve", lambda *_, **__: source)
     monkeypatch.setattr("counterpoise.data.stream.resolve", lambda *_, **__: source)
     images = load_images("cifar10", "train")
@@ -193,7 +193,7 @@ def test_classes_without_names_on_the_hub_are_those_of_all_splits(tmp_path, monk
     datasets.disable_progress_bars()
     for split, labels in {"train": [0, 4, 1], "test": [2, 0]}.items():
         write(tmp_path / "repository" / f"{split}.parquet", random_pixels(len(labels)), labels)
-    source = Source(ImageSet("owner/name", "owner/name", "", "", (), None), "hub", str(tmp_path / "repository"))
+    source = DataSource(ImageSet("owner/name", "owner/name", "", "", (), None), "hub", str(tmp_path / "repository"))
     monkeypatch.setattr("counterpoise.data.images.resolve", lambda *_, **__: source)
     monkeypatch.setattr("counterpoise.data.stream.resolve", lambda *_, **__: source)
     for split in ("train", "test"):
@@ -206,7 +206,7 @@ def test_a_run_that_streams_from_the_hub_copies_nothing(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     for split, rows in {"train": 12, "test": 3}.items():
         write(tmp_path / "repository" / f"{split}.parquet", random_pixels(rows), [row % 2 for row in range(rows)])
-    source = Source(ImageSet("owner/name", "owner/name", "", "", (), None), "hub", str(tmp_path / "repository"))
+    source = DataSource(ImageSet("owner/name", "owner/name", "", "", (), None), "hub", str(tmp_path / "repository"))
     for room in ("data.images", "data.stream", "training.data"):
         monkeypatch.setattr(f"counterpoise.{room}.resolve", lambda *_, **__: source)
     monkeypatch.delattr(datasets, "load_dataset")
@@ -274,9 +274,9 @@ def test_foreign_images_are_the_test_split_or_the_whole(tmp_path, files, split):
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert foreign_split(tmp_path) == split
-    assert foreign_split(tmp_path / files[0]) == "all"
-    assert (foreign_split("digits"), foreign_split("owner/name"), foreign_split("pacs")) == ("test", "test", "all")
+    assert ood_split(tmp_path) == split
+    assert ood_split(tmp_path / files[0]) == "all"
+    assert (ood_split("digits"), ood_split("owner/name"), ood_split("pacs")) == ("test", "test", "all")
 
 
 def test_grey_and_transparent_images_become_rgb(tmp_path):

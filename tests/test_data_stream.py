@@ -16,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from counterpoise.data import Augmentation, MemoryLoader, StreamLoader, hold_out, load_images, sample_ids
-from counterpoise.data.pieces import shares
+from counterpoise.data.row_groups import reader_ranges
 from counterpoise.data.rows import ParquetRows, chunk_of
 from counterpoise.data.sources import resolve
 from test_data_sets import encoded, random_pixels, write
@@ -105,7 +105,7 @@ def test_shares_of_all_readers_cover_the_rows_once(rows, local, world, readers, 
     covered = []
     for rank in range(world):
         layout = {"batch": batch, "rank": rank, "world": world, "readers": readers, "drop_last": drop_last}
-        batches, whole = shares(rows, consumed=0, **layout)
+        batches, whole = reader_ranges(rows, consumed=0, **layout)
         turns = [
             list(range(start, stop))[first * local :][number * local : (number + 1) * local]
             for number in range(-(-batches // readers))
@@ -114,7 +114,7 @@ def test_shares_of_all_readers_cover_the_rows_once(rows, local, world, readers, 
         delivered = [turn for turn in turns if turn]
         assert len(delivered) == batches
         consumed = data.draw(st.integers(0, batches))
-        _, rest = shares(rows, consumed=consumed, **layout)
+        _, rest = reader_ranges(rows, consumed=consumed, **layout)
         again = [
             list(range(start, stop))[(first + number) * local : (first + number + 1) * local]
             for number in range(-(-batches // readers))
@@ -194,7 +194,7 @@ def test_resuming_reads_no_row_group_before_the_window(folder, monkeypatch):
         read.extend(ids.tolist())
         return chunk_of(table, columns, ids, where)
 
-    monkeypatch.setattr("counterpoise.data.pieces.chunk_of", recorded)
+    monkeypatch.setattr("counterpoise.data.row_groups.chunk_of", recorded)
     each = stream(folder)
     each.load_state_dict({**each.state_dict(), "consumed": 10})
     assert len(list(each)) == 3

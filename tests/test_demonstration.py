@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from benchmarks import demonstration
 from counterpoise.models import Backbone
 from counterpoise.predictions import open_predictions
 from counterpoise.scoring import score_files
+from tools import demonstration
 
 
 def test_from_images_to_a_comparison(real_data, tmp_path, monkeypatch):

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from benchmarks.diagnosis import Observer, closed_form, diagnose, difference, read_curve
-from counterpoise.benchmark.scales import smoke
 from counterpoise.objectives import MutualTransport
 from counterpoise.training.data import named_data
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.run import train
+from counterpoise_study.scales import smoke
 
 ROW = {"training_loss": "1", "validation_nll": "1"}
 

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import documentation
-from benchmarks.transcript import blocks_of, follow
 from counterpoise import cli
+from counterpoise_study import cli as study_cli
+from tools import documentation
+from tools.markdown import section_of
+from tools.transcript import blocks_of, follow
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = ["README.md", "study/README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+PROGRAMS = {"counterpoise": cli.parse, "counterpoise-study": study_cli.parse}
 NEED_DATA = {"docs/tutorial.md": "cifar10"}
 
 
@@ -33,9 +36,10 @@ def test_commands_that_are_not_run_are_understood(page):
             continue
         for line in block.code.replace("\\\n", " ").splitlines():
             words = shlex.split(line.partition(" > ")[0], comments=True)
-            if "counterpoise" in words:
-                # What it cannot parse ends the process with 2.
-                cli.parse(words[words.index("counterpoise") + 1 :])
+            for program, parse in PROGRAMS.items():
+                if program in words:
+                    # What it cannot parse ends the process with 2.
+                    parse(words[words.index(program) + 1 :])
 
 
 def test_a_failing_block_is_named(tmp_path, monkeypatch):
@@ -57,12 +61,8 @@ def test_links_lead_somewhere(page):
         assert (source.parent / target).exists(), f"{page} links to {target}"
 
 
-def figures(text: str, name: str) -> str:
-    return re.search(rf"<!-- figures: {name} -->\n(.*?)<!-- end -->", text, flags=re.DOTALL).group(1).strip()
-
-
 def test_the_table_in_the_readme_is_what_is_printed():
-    shown, printed = figures((ROOT / "README.md").read_text(), "readme-example"), documentation.readme_example()
+    shown, printed = section_of((ROOT / "README.md").read_text(), "readme-example"), documentation.readme_example()
     numbers = re.compile(r"\d+\.\d+")
     assert numbers.sub("", shown) == numbers.sub("", printed)
     # Another CPU gives other last bits, and so a last digit off by one.
@@ -75,7 +75,7 @@ def test_figures_in_the_documentation_are_the_measured_ones(name):
     page, section = documentation.SECTIONS[name]
     result = documentation.result(name)
     assert result["failed"] == []
-    assert figures((ROOT / "docs" / page).read_text(), name) == section(result)
+    assert section_of((ROOT / "docs" / page).read_text(), name) == section(result)
 
 
 def paths_of_tree(text: str) -> set[Path]:
@@ -92,7 +92,7 @@ def paths_of_tree(text: str) -> set[Path]:
 
 def test_the_tree_in_the_readme_names_every_file():
     listed = paths_of_tree((ROOT / "README.md").read_text().split("## The house")[1])
-    for folder in ("src/counterpoise", "benchmarks"):
+    for folder in ("src/counterpoise", "study/src", "benchmarks", "tools"):
         for path in (ROOT / folder).rglob("*.py"):
             if path.name != "__init__.py":
                 assert path.relative_to(ROOT) in listed, f"{path.relative_to(ROOT)} has no line in the README's tree"
@@ -101,12 +101,12 @@ def test_the_tree_in_the_readme_names_every_file():
 
 
 def test_no_file_is_longer_than_400_lines():
-    for folder in ("src", "tests", "benchmarks"):
+    for folder in ("src", "study", "tests", "benchmarks", "tools"):
         for path in (ROOT / folder).rglob("*.py"):
             assert len(path.read_text().splitlines()) <= 400, path
 
 
 def test_the_plan_in_the_documentation_is_that_of_the_studies():
     page = (ROOT / "docs" / "benchmark.md").read_text()
-    assert figures(page, "plan").strip() == documentation.paper_plan()
+    assert section_of(page, "plan").strip() == documentation.paper_plan()
     assert f"--device-flops {documentation.PLANNED_FLOPS:g}".replace("+", "") in page

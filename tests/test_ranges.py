@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from counterpoise import cli
 from counterpoise.cli.tune import flags
-from counterpoise.recipes.config import EngineOptions, EvaluationOptions, Recipe, require_possible
+from counterpoise.recipes.catalog import digits
+from counterpoise.recipes.config import EngineOptions, EvaluationOptions, Recipe
 from counterpoise.recipes.methods import ALPHA_GRID, METHODS
 from counterpoise.recipes.ranges import Range, changed_fields, default_ranges, parse_range, with_values
-from counterpoise.recipes.table import digits
 from counterpoise.training.study import sweep
 
 ALPHA = Range("hyper.alpha", 0.4, 1.2)
@@ -128,13 +128,16 @@ def test_a_grid_that_begins_at_zero_is_searched_evenly(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "message"),
+    ("options", "message"),
     [
-        (Recipe(hyper={"alpha_warmup": 1.5}), "MTE-1: hyper.alpha_warmup must be at least 0 and below 1, got 1.5"),
-        (Recipe(engine=EngineOptions(devices=0)), "engine.devices must be positive, got 0"),
-        (Recipe(evaluation=EvaluationOptions(severities=(1, 1))), "severities must be among .*, each once"),
+        (
+            lambda: Recipe(hyper={"alpha_warmup": 1.5}),
+            "MTE-1: hyper.alpha_warmup must be at least 0 and below 1, got 1.5",
+        ),
+        (lambda: EngineOptions(devices=0), "engine.devices must be positive, got 0"),
+        (lambda: EvaluationOptions(severities=(1, 1)), "severities must be among .*, each once"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_by_its_name(recipe, message):
+def test_what_cannot_be_trained_is_refused_by_its_name(options, message):
     with pytest.raises(ValueError, match=message):
-        require_possible(recipe)
+        options()

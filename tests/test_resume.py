@@ -1,6 +1,5 @@
 """Interrupted runs end as if nothing had happened; changed conditions and broken files are noticed."""
 
-import hashlib
 import json
 from dataclasses import replace
 from functools import partial
@@ -156,7 +155,6 @@ def test_an_integer_for_a_float_is_the_same_experiment(tmp_path):
     """JSON is read with the declared types: 1 comes back as 1.0."""
     given, declared = (small_recipe(hyper={"alpha": alpha}, optimizer__lr=lr) for alpha, lr in ((1, 1), (1.0, 1.0)))
     assert given.digest == declared.digest == Recipe.from_json(given.to_json()).digest
-    assert declared.digest == hashlib.sha256(declared.to_json().encode()).hexdigest()
     assert given.digest != small_recipe(hyper={"alpha": 0.8}, optimizer__lr=1).digest
     recipe = small_recipe("ce", epochs=1, optimizer__lr=1)
     run = interrupt(recipe, tmp_path, after=3)

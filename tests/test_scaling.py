@@ -15,15 +15,16 @@ from torch.utils._pytree import tree_leaves
 from benchmarks import scaling_model as model
 from benchmarks.scaling_counts import activation_bytes, network, peak_of
 from benchmarks.scaling_machine import Size, file_bytes, loss_run, predictions, stepper, together
-from benchmarks.scaling_tables import CLASSES, Assumptions, bytes_text, count_text, seconds_text
+from benchmarks.scaling_rows import CLASSES, Assumptions
 from counterpoise import Stream
 from counterpoise.data import Images, MemoryLoader
-from counterpoise.data.pieces import Piece
+from counterpoise.data.row_groups import RowGroup
 from counterpoise.metrics import ClasswiseCalibration
 from counterpoise.models import Backbone, build_model
 from counterpoise.predictions.parquet import most_rows
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.training.data import named_data
+from tools.scaling_tables import bytes_text, count_text, seconds_text
 
 GPU = Assumptions().hardware(decode=5e7, decode_each=5e-4)
 NETWORK = model.Network(
@@ -152,9 +153,9 @@ def test_the_index_of_a_stream_grows_by_row_groups_and_the_choice_by_rows(tmp_pa
     peak = peak_of(lambda: loaders.append(named_data(Recipe(data=options, batch=10)).training(0, 0, 1))).most
     assert peak / rows == pytest.approx(model.CHOICE_BYTES, rel=0.02)
     (loader,) = loaders
-    stored = loader._stored
-    assert len(stored.pieces) == math.ceil(rows / 1000)
-    assert stored.kept.nbytes == rows
+    split = loader._split
+    assert len(split.row_groups) == math.ceil(rows / 1000)
+    assert split.kept.nbytes == rows
 
 
 def test_a_row_group_in_memory():
@@ -162,8 +163,8 @@ def test_a_row_group_in_memory():
 
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    pieces = tuple(Piece("file", 300 + index, 10**9 + 1000 * index, 1000 + index) for index in range(20_000))
-    each = (tracemalloc.get_traced_memory()[0] - before) / len(pieces)
+    row_groups = tuple(RowGroup("file", 300 + index, 10**9 + 1000 * index, 1000 + index) for index in range(20_000))
+    each = (tracemalloc.get_traced_memory()[0] - before) / len(row_groups)
     tracemalloc.stop()
     assert each == pytest.approx(model.PIECE_BYTES, rel=0.2)
 

@@ -18,8 +18,8 @@ import torch
 from counterpoise.cli import parse
 from counterpoise.data import Images
 from counterpoise.models import Backbone
+from counterpoise.recipes.catalog import digits
 from counterpoise.recipes.config import DataOptions, EvaluationOptions, OptimizerOptions, Recipe
-from counterpoise.recipes.table import digits
 from counterpoise.training import from_images, load_run, resume, train
 from counterpoise.training import run as runs_of_recipes
 from counterpoise.training.checkpoints import read_manifest

@@ -17,10 +17,10 @@ from counterpoise.data.images import load_images
 from counterpoise.metrics.estimates import Key
 from counterpoise.models import Backbone
 from counterpoise.predictions import read_predictions
+from counterpoise.recipes.catalog import digits
 from counterpoise.recipes.config import OptimizerOptions, Recipe
 from counterpoise.recipes.methods import ALPHA_GRID
 from counterpoise.recipes.ranges import Range, with_values
-from counterpoise.recipes.table import digits
 from counterpoise.report.search import SearchedField, search_figure
 from counterpoise.training import named_data
 from counterpoise.training.checkpoints import read_manifest

@@ -1,17 +1,24 @@
 """Frozen dataclasses as strict JSON documents, and back, every value checked against its annotation.
 
+A document of an earlier version reads: fields that it does not have take their defaults, and what has changed goes
+through a function for each version. So a new field needs a default, and nothing else.
+
 NaN is null where a number must be; infinities are the strings "inf" and "-inf".
 """
 
 import json
 import math
 import types
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+"""From the fields of a document of one version to those of the next."""
 
 
 def to_document(value: Any, *, schema: str, version: int) -> str:
@@ -20,9 +27,19 @@ def to_document(value: Any, *, schema: str, version: int) -> str:
     return json.dumps(_plain(document), allow_nan=False, indent=1)
 
 
-def from_document(kind: type[T], text: str, *, schema: str, version: int) -> T:
-    """The dataclass that `to_document` wrote; anything else is a `ValueError` that names the place."""
-    title = schema.rsplit(".", maxsplit=1)[-1]
+def from_document(
+    kind: type[T], text: str, *, schema: str, version: int, upgrades: Mapping[int, Upgrade] | None = None
+) -> T:
+    """The dataclass that `to_document` wrote; anything else is a `ValueError` that names the place.
+
+    Args:
+        kind: of the dataclass.
+        text: the document.
+        schema: that the document must state.
+        version: that is written now.
+        upgrades: for each earlier version that is read, what makes a document of the next one of it.
+    """
+    title, upgrades = schema.rsplit(".", maxsplit=1)[-1], upgrades or {}
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -30,8 +47,11 @@ def from_document(kind: type[T], text: str, *, schema: str, version: int) -> T:
     if not isinstance(document, dict) or document.pop("schema", None) != schema:
         raise ValueError(f"not a {title} document: its 'schema' is not {schema!r}")
     found = document.pop("schema_version", None)
-    if found != version:
-        raise ValueError(f"{title} have schema version {found!r}, this release reads {version}")
+    if type(found) is not int or found not in (*upgrades, version):
+        readable = " and ".join(map(str, sorted({*upgrades, version})))
+        raise ValueError(f"{title} have schema version {found!r}, this release reads {readable}")
+    for step in range(found, version):
+        document = upgrades[step](document)
     result: T = _typed(kind, document, title)
     return result
 
@@ -90,9 +110,9 @@ def _typed(kind: Any, value: Any, place: str) -> Any:
 
 def _dataclass(kind: Any, value: Any, place: str) -> Any:
     items = _instance(dict, value, place)
-    names = {field.name for field in fields(kind)}
-    needed = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
-    if wrong := sorted(needed.difference(items) | set(items).difference(names)):
+    known = {field.name: field for field in fields(kind)}
+    needed = {name for name, each in known.items() if each.default is MISSING and each.default_factory is MISSING}
+    if wrong := sorted((needed - items.keys()) | (items.keys() - known.keys())):
         raise ValueError(f"{place} is incomplete or malformed: {', '.join(wrong)} missing or not known")
     hints = _hints(kind)
     return kind(**{name: _typed(hints[name], item, f"{place}.{name}") for name, item in items.items()})

@@ -5,7 +5,7 @@ from counterpoise.calibrators.convex import Penalties
 from counterpoise.calibrators.dirichlet import DirichletCalibration
 from counterpoise.calibrators.linear import MatrixScaling, VectorScaling
 from counterpoise.calibrators.protocol import Calibrator, FitState
-from counterpoise.calibrators.table import CALIBRATORS, load_calibrator
+from counterpoise.calibrators.registry import CALIBRATORS, load_calibrator
 from counterpoise.calibrators.temperature import TemperatureScaling
 
 __all__ = [

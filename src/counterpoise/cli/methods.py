@@ -7,7 +7,7 @@ from counterpoise.recipes import METHODS
 
 @dataclass(frozen=True)
 class Methods:
-    """List the training methods with their hyper-parameters: those that are tuned, and the usual values of others."""
+    """List the training methods with their hyper-parameters: those that are tuned, and those that stay fixed."""
 
     def run(self) -> None:
         """Print one line for each method."""
@@ -18,5 +18,5 @@ class Methods:
             # The members of an ensemble train one by one, the models of a method together.
             count = method.models * method.members
             models = "1 model " if count == 1 else f"{count} models"
-            untuned = "".join(f"; not tuned: {key} ({value:g})" for key, value in method.untuned.items())
-            print(f"{name:8} {method.title:24} {models}  {grid or 'nothing to tune'}{untuned}")
+            fixed = "".join(f"; fixed {key} ({value:g})" for key, value in method.fixed.items())
+            print(f"{name:8} {method.title:24} {models}  {grid or 'nothing to tune'}{fixed}")

@@ -76,9 +76,9 @@ class Predict:
 
     def _usual_foreign_split(self) -> str | None:
         """The split that a run predicts of a foreign set, if that is what is asked for."""
-        from counterpoise.data.sources import foreign_split
+        from counterpoise.data.sources import ood_split
 
         if not self.foreign or self.domain is not None:
             return None
-        usual = foreign_split(self.data, root=self.data_root)
+        usual = ood_split(self.data, root=self.data_root)
         return usual if self.split in ("test", usual) else None

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tyro
 
+from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import Recipe
-from counterpoise.recipes.table import RECIPES
 
 RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE", help_behavior_hint="")]
 RecipeFields = Annotated[Recipe, tyro.conf.arg(name="")]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from counterpoise.recipes.table import RECIPES
+from counterpoise.recipes.catalog import RECIPES
 
 
 @dataclass(frozen=True)

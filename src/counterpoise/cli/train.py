@@ -13,7 +13,8 @@ import tyro
 from counterpoise.cli.progress import write
 from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
 from counterpoise.metrics.selective import DEFAULT_RISK
-from counterpoise.recipes.config import Recipe, require_possible
+from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.methods import method_named
 
 if TYPE_CHECKING:
     from counterpoise.metrics.comparison import Evaluation
@@ -44,7 +45,7 @@ class Train:
         if self.against:
             self._compare()
             return
-        require_possible(self.config)
+        method_named(self.config.method)
         from counterpoise.training import train
 
         folder = self._folder(self.config)
@@ -61,7 +62,7 @@ class Train:
         if len({config.method for config in configs}) < len(configs):
             raise ValueError(f"--against names a method twice, or {self.config.method}, which is trained anyway")
         for config in configs:
-            require_possible(config)
+            method_named(config.method)
             run = RunFolder(self._folder(config))
             if run.config.exists() and run.recipe() != config:
                 raise ValueError(f"{run.path} holds another run of {config.method}; choose another folder with --out")

@@ -10,9 +10,9 @@ import tyro
 
 from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
 from counterpoise.cli.train import DataRoot
+from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import Measure, Recipe
 from counterpoise.recipes.ranges import changed_fields, default_ranges, parse_range
-from counterpoise.recipes.table import RECIPES
 
 if TYPE_CHECKING:
     from counterpoise.training.study import Search

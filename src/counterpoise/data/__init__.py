@@ -7,17 +7,17 @@ from counterpoise.data.augment import Augmentation, normalised
 from counterpoise.data.images import Images, hold_out, load_images
 from counterpoise.data.memory import Batch, MemoryLoader
 from counterpoise.data.sets import SETS, ImageSet
-from counterpoise.data.sources import Source, resolve
+from counterpoise.data.sources import DataSource, resolve
 from counterpoise.data.stream import StreamLoader, sample_ids
 
 __all__ = [
     "SETS",
     "Augmentation",
     "Batch",
+    "DataSource",
     "ImageSet",
     "Images",
     "MemoryLoader",
-    "Source",
     "StreamLoader",
     "hold_out",
     "load_images",

@@ -14,7 +14,7 @@ from counterpoise._arrays import class_indices
 from counterpoise._extras import require
 from counterpoise.data.decode import decoded_chunk
 from counterpoise.data.keyed import HELD_OUT, permutation
-from counterpoise.data.pieces import rows_in_place
+from counterpoise.data.row_groups import rows_in_place
 from counterpoise.data.rows import UNLABELLED, numbers_to, read_rows, require_row_numbers
 from counterpoise.data.sets import ImageSet
 from counterpoise.data.sources import resolve

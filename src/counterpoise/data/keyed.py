@@ -13,7 +13,7 @@ from torch import Tensor
 ORDER: Final = 0
 AUGMENTATION: Final = 1
 HELD_OUT: Final = 2
-PIECES: Final = 3
+ROW_GROUPS: Final = 3
 """Streams: what the bits are for. Two uses of one key must differ here, or they would be the same draw."""
 
 _WEYL: Final = 0x9E3779B97F4A7C15

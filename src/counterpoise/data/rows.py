@@ -13,7 +13,7 @@ from torch import Tensor
 
 from counterpoise._extras import require
 from counterpoise.data.sets import MISSPELT
-from counterpoise.data.sources import ROOT_VARIABLE, WHOLE, Source, pictures_in, stored_split
+from counterpoise.data.sources import ROOT_VARIABLE, WHOLE, DataSource, pictures_in, stored_split
 
 UNLABELLED: Final = -1
 CHUNK: Final = 1000
@@ -84,7 +84,7 @@ class Columns:
         return [self.image, self.label, *([self.domain] if self.domain else [])]
 
 
-def read_rows(source: Source, split: str, *, domain: str | None = None) -> Rows:
+def read_rows(source: DataSource, split: str, *, domain: str | None = None) -> Rows:
     """Open a split; `domain` leaves one domain out of `train` and makes it the `test` split."""
     stored = stored_split(source, split, domain)
     if source.kind == "folder":
@@ -110,7 +110,7 @@ def read_rows(source: Source, split: str, *, domain: str | None = None) -> Rows:
 class ParquetRows:
     """One Parquet file of a source, local or by its address on the hub."""
 
-    def __init__(self, source: Source, name: str) -> None:
+    def __init__(self, source: DataSource, name: str) -> None:
         arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
         parquet = require("pyarrow.parquet", extra="train", purpose="reading Parquet files")
         try:
@@ -138,7 +138,7 @@ class ParquetRows:
 
 
 def classes_of(
-    source: Source, named: Mapping[str, tuple[str, ...]], every: Mapping[str, tuple[str, ...]]
+    source: DataSource, named: Mapping[str, tuple[str, ...]], every: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
     """Names of the classes of a split, which its files must agree on; else of another split; else numbers.
 
@@ -184,7 +184,7 @@ def require_row_numbers(ids: Tensor, rows: int) -> None:
         raise ValueError(f"ids must be row numbers in [0, {rows}), got {int(ids.min())} to {int(ids.max())}")
 
 
-def hub_files(source: Source) -> dict[str, tuple[str, ...]]:
+def hub_files(source: DataSource) -> dict[str, tuple[str, ...]]:
     """Addresses of the Parquet files of each split of a hub set, to be read in place."""
     with _reaching_the_hub(source) as datasets:
         builder = datasets.load_dataset_builder(source.location, source.info.hub_config)
@@ -194,12 +194,12 @@ def hub_files(source: Source) -> dict[str, tuple[str, ...]]:
     return files
 
 
-def hub_split(source: Source, stored: str) -> str:
+def hub_split(source: DataSource, stored: str) -> str:
     """The hub's name of a split."""
     return "train" if source.info.domains else source.info.hub_splits.get(stored, stored)
 
 
-def _hub_rows(source: Source, stored: str, *, split: str, domain: str | None) -> Rows:
+def _hub_rows(source: DataSource, stored: str, *, split: str, domain: str | None) -> Rows:
     def loaded(split: str | None) -> Any:
         with _reaching_the_hub(source) as datasets:
             return datasets.load_dataset(source.location, source.info.hub_config, split=split)
@@ -215,7 +215,7 @@ def _hub_rows(source: Source, stored: str, *, split: str, domain: str | None) ->
 
 
 @contextmanager
-def _reaching_the_hub(source: Source) -> Iterator[Any]:
+def _reaching_the_hub(source: DataSource) -> Iterator[Any]:
     """The library `datasets`; what goes wrong says where else the rows may be."""
     datasets = require("datasets", extra="train", purpose="reading data sets of the hub")
     try:
@@ -264,7 +264,7 @@ def regrouped(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
         yield _joined(held)
 
 
-def columns_of(source: Source, schema: Any, where: str) -> Columns:
+def columns_of(source: DataSource, schema: Any, where: str) -> Columns:
     """The columns of a source, checked against those that an Arrow table has."""
     types = require("pyarrow", extra="train", purpose="reading Parquet files").types
     info, names = source.info, schema.names
@@ -285,7 +285,7 @@ def columns_of(source: Source, schema: Any, where: str) -> Columns:
     return columns
 
 
-def class_names(source: Source, stored: Iterable[str], where: str) -> tuple[str, ...]:
+def class_names(source: DataSource, stored: Iterable[str], where: str) -> tuple[str, ...]:
     """Names from the table, else those that the rows came with; where both are there they must agree."""
     names, known = tuple(stored), source.info.classes
     spelt = tuple(MISSPELT.get(name, name) for name in names)
@@ -346,7 +346,7 @@ def _joined(chunks: list[Chunk]) -> Chunk:
     )
 
 
-def _folder_rows(source: Source, stored: str) -> Rows:
+def _folder_rows(source: DataSource, stored: str) -> Rows:
     """Images below the class folders, in the order of class and path, without hidden ones."""
     (folder,) = source.files[stored]
     classes = source.info.classes

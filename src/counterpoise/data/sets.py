@@ -34,6 +34,8 @@ class ImageSet:
         hub_config: which configuration of it.
         hub_splits: the hub's names of splits, where they are not "train" and "test".
         domains: values of the column `domain`; such a set has one split, and trains on all domains but one.
+        images: how many there are in each split, or in each domain; empty where a cost cannot be counted beforehand.
+        class_count: how many classes the files name; None where `classes` has them.
         note: what a reader of a result must know.
     """
 
@@ -51,6 +53,8 @@ class ImageSet:
     hub_config: str | None = None
     hub_splits: Mapping[str, str] = field(default_factory=dict)
     domains: tuple[str, ...] = ()
+    images: Mapping[str, int] = field(default_factory=dict)
+    class_count: int | None = None
     note: str = ""
 
 
@@ -84,6 +88,7 @@ _CIFAR100_SET = ImageSet(
     std=(0.2673, 0.2564, 0.2762),
     hub="uoft-cs/cifar100",
     hub_config="cifar100",
+    images={"train": 50_000, "test": 10_000},
 )
 _SVHN_SET = ImageSet(
     name="svhn",
@@ -97,6 +102,7 @@ _SVHN_SET = ImageSet(
     flip=False,
     hub="ufldl-stanford/svhn",
     hub_config="cropped_digits",
+    images={"train": 73_257, "test": 26_032},
 )
 _DTD_SET = ImageSet(
     name="dtd",
@@ -120,6 +126,7 @@ _PACS_SET = ImageSet(
     std=(0.2941, 0.3038, 0.3334),
     hub="flwrlabs/pacs",
     domains=("art_painting", "cartoon", "photo", "sketch"),
+    images={"art_painting": 2_048, "cartoon": 2_344, "photo": 1_670, "sketch": 3_929},
 )
 
 _ALL = (
@@ -134,6 +141,7 @@ _ALL = (
         std=(0.2470, 0.2435, 0.2616),
         hub="uoft-cs/cifar10",
         hub_config="plain_text",
+        images={"train": 50_000, "test": 10_000},
     ),
     _CIFAR100_SET,
     replace(
@@ -141,6 +149,7 @@ _ALL = (
         name="cifar100_partial",
         title="CIFAR-100 (part)",
         hub=None,
+        images={"train": 1_117, "test": 916},
         note="a part of CIFAR-100: its first 1,117 training and 916 test images",
     ),
     ImageSet(
@@ -154,6 +163,8 @@ _ALL = (
         std=(0.2770, 0.2691, 0.2821),
         hub="zh-plus/tiny-imagenet",
         hub_splits={"test": "valid"},
+        images={"train": 100_000, "test": 10_000},
+        class_count=200,
         note="the test split is the published validation set; the labels of the test set are not public",
     ),
     _SVHN_SET,
@@ -162,6 +173,7 @@ _ALL = (
         name="svhn_partial",
         title="SVHN (part)",
         hub=None,
+        images={"train": 949, "test": 949},
         note="a part of SVHN: its first 949 training and 949 test images, without labels",
     ),
     _DTD_SET,
@@ -171,6 +183,7 @@ _ALL = (
         title="DTD (32 px)",
         size=32,
         hub=None,
+        images={"train": 0, "test": 5_430},
         note=f"DTD resized and centre-cropped to 32 pixels; {_DTD_SET.note}",
     ),
     _PACS_SET,

@@ -21,7 +21,7 @@ _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A set and the place of its rows.
 
     Attributes:
@@ -39,7 +39,7 @@ class Source:
     missing: str = ""
 
 
-def resolve(name_or_path: str | Path, *, root: Path | None = None) -> Source:
+def resolve(name_or_path: str | Path, *, root: Path | None = None) -> DataSource:
     """Find a set; no row is read and nothing is downloaded yet.
 
     In this order: a name of the table `SETS` (text: a `Path` is a path), whose folder under `root` (by default the
@@ -54,11 +54,11 @@ def resolve(name_or_path: str | Path, *, root: Path | None = None) -> Source:
         raise ValueError(f"a data set needs a name, or a path; known are {', '.join(SETS)}")
     path = _expanded(name_or_path)
     if path.is_file():
-        return Source(_unknown(path.stem), "parquet", text, {WHOLE: (str(path),)})
+        return DataSource(_unknown(path.stem), "parquet", text, {WHOLE: (str(path),)})
     if path.is_dir():
         return _of_folder(path)
     if _HUB_ID.fullmatch(text):
-        return Source(_unknown(text), "hub", text, missing=text)
+        return DataSource(_unknown(text), "hub", text, missing=text)
     near = difflib.get_close_matches(text, SETS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(
@@ -67,7 +67,7 @@ def resolve(name_or_path: str | Path, *, root: Path | None = None) -> Source:
     )
 
 
-def stored_split(source: Source, split: str, domain: str | None) -> str:
+def stored_split(source: DataSource, split: str, domain: str | None) -> str:
     """The stored split that holds the rows of `split`.
 
     A set of domains is stored whole: its `train` is all domains but `domain`, its `test` is `domain`.
@@ -92,7 +92,7 @@ def stored_split(source: Source, split: str, domain: str | None) -> str:
     return stored
 
 
-def foreign_split(name_or_path: str | Path, *, root: Path | None = None) -> str:
+def ood_split(name_or_path: str | Path, *, root: Path | None = None) -> str:
     """The split to take foreign images from: `test`, or `all` where a source is not divided, or by domains alone."""
     source = resolve(name_or_path, root=root)
     return WHOLE if source.info.domains or set(source.files) == {WHOLE} else "test"
@@ -114,9 +114,9 @@ def _expanded(path: str | Path) -> Path:
         return Path(path)
 
 
-def _of_table(info: ImageSet, root: Path | None) -> Source:
+def _of_table(info: ImageSet, root: Path | None) -> DataSource:
     if info.name == "digits":
-        return Source(info, "scikit-learn", "scikit-learn")
+        return DataSource(info, "scikit-learn", "scikit-learn")
     stated = root if root is not None else os.environ.get(ROOT_VARIABLE)
     folder = _expanded(stated) / info.name if stated else None
     if folder is not None and folder.is_dir():
@@ -125,14 +125,14 @@ def _of_table(info: ImageSet, root: Path | None) -> Source:
             expected = ", ".join(info.domains) if info.domains else "train or test"
             raise ValueError(f"{folder} holds no Parquet files whose names start with {expected}")
         _require_all_files(info, folder, [file for split in files.values() for file in split])
-        return Source(info, "parquet", str(folder), files)
+        return DataSource(info, "parquet", str(folder), files)
     missing = str(folder) if folder is not None else f"{info.name} (no root given, and {ROOT_VARIABLE} is not set)"
     if info.hub is None:
         raise ValueError(
             f"{info.name} ({info.note}) is not on the hub, and there is no folder {missing}; "
             f"set {ROOT_VARIABLE} to the folder that holds {info.name}/"
         )
-    return Source(info, "hub", info.hub, missing=missing)
+    return DataSource(info, "hub", info.hub, missing=missing)
 
 
 def _table_files(info: ImageSet, folder: Path) -> dict[str, tuple[str, ...]]:
@@ -172,19 +172,19 @@ def _require_all_files(info: ImageSet, folder: Path, files: list[str]) -> None:
         )
 
 
-def _of_folder(path: Path) -> Source:
+def _of_folder(path: Path) -> DataSource:
     name = path.resolve().name
     files = {split: found for split in _SPLITS if (found := _parquet_files(path, split))}
     files = files or ({WHOLE: found} if (found := _parquet_files(path, "")) else {})
     if files:
-        return Source(_unknown(name), "parquet", str(path), files)
+        return DataSource(_unknown(name), "parquet", str(path), files)
     # A class may be called "train", too: a split holds class folders.
     folders = {split: path / split for split in _SPLITS if _classes_in(path / split)} or {WHOLE: path}
     classes = tuple(sorted({each for folder in folders.values() for each in _classes_in(folder)}))
     if not classes:
         raise ValueError(f"{path} holds neither Parquet files nor class folders of images")
     files = {split: (str(folder),) for split, folder in folders.items()}
-    return Source(_unknown(name, classes), "folder", str(path), files)
+    return DataSource(_unknown(name, classes), "folder", str(path), files)
 
 
 def _classes_in(folder: Path) -> list[str]:

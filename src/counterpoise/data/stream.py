@@ -19,7 +19,7 @@ from counterpoise.data.decode import decoded_chunk
 from counterpoise.data.images import check_labels, require_labels
 from counterpoise.data.keyed import permutation
 from counterpoise.data.memory import Batch, Position, check_shares
-from counterpoise.data.pieces import Sequence, Share, open_split, read, sequence, shares
+from counterpoise.data.row_groups import EpochOrder, ReaderRange, epoch_order, open_split, read_range, reader_ranges
 from counterpoise.data.rows import Chunk, regrouped
 from counterpoise.data.sources import resolve
 
@@ -84,13 +84,13 @@ class StreamLoader:
         check_shares(batch=batch, rank=rank, world=world)
         if window < 1 or workers < 0:
             raise ValueError(f"window must be at least 1 and workers at least 0, got {window} and {workers}")
-        stored = open_split(resolve(name_or_path, root=root), split, domain=domain)
+        opened = open_split(resolve(name_or_path, root=root), split, domain=domain)
         if exclude is not None:
-            stored = stored.without(exclude)
-        if not stored.taking_part:
-            raise ValueError(f"of {stored.source.info.name}, split {split!r}, no row is left to be read")
-        info = stored.source.info
-        self.name, self.note, self.flip, self.classes = info.name, info.note, info.flip, stored.classes
+            opened = opened.without(exclude)
+        if not opened.taking_part:
+            raise ValueError(f"of {opened.source.info.name}, split {split!r}, no row is left to be read")
+        info = opened.source.info
+        self.name, self.note, self.flip, self.classes = info.name, info.note, info.flip, opened.classes
         self.mean, self.std = info.mean, info.std
         self.batch = batch
         self.seed = seed
@@ -103,7 +103,7 @@ class StreamLoader:
         self.labelled = labelled
         self.rank = rank
         self.world = world
-        self._stored = stored
+        self._split = opened
         self._position = Position()
         self.to(device)
 
@@ -132,14 +132,14 @@ class StreamLoader:
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank."""
-        return self._shares(self._stored.taking_part, consumed=0)[0]
+        return self._reader_ranges(self._split.taking_part, consumed=0)[0]
 
     def __iter__(self) -> Iterator[Batch]:
         consumed, epoch = self._position.start(len(self)), self._position.epoch
-        rows = sequence(self._stored, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+        rows = epoch_order(self._split, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
         reader = _Reader(
             rows=rows,
-            shares=self._shares(len(rows), consumed=consumed)[1],
+            ranges=self._reader_ranges(len(rows), consumed=consumed)[1],
             batch=self.batch // self.world,
             window=self.window,
             size=self.size,
@@ -163,8 +163,8 @@ class StreamLoader:
     @cached_property
     def _shape(self) -> tuple[int, ...]:
         """Of the first stored image, `[H, W, C]`: readers that each knew their own rows only could disagree."""
-        first = next(read(sequence(self._stored, seed=0, epoch=0, shuffle=False), 0, 1))
-        return decoded_chunk(first, channels=self._stored.source.info.channels, size=self.size, shape=None).shape[1:]
+        first = next(read_range(epoch_order(self._split, seed=0, epoch=0, shuffle=False), 0, 1))
+        return decoded_chunk(first, channels=self._split.source.info.channels, size=self.size, shape=None).shape[1:]
 
     def _batch_of(self, pixels: Tensor, labels: Tensor, ids: Tensor, epoch: int) -> Batch:
         pixels, labels, ids = (each.to(self.device, non_blocking=True) for each in (pixels, labels, ids))
@@ -180,8 +180,8 @@ class StreamLoader:
     def _readers(self) -> int:
         return max(self.workers, 1)
 
-    def _shares(self, rows: int, *, consumed: int) -> tuple[int, list[Share]]:
-        return shares(
+    def _reader_ranges(self, rows: int, *, consumed: int) -> tuple[int, list[ReaderRange]]:
+        return reader_ranges(
             rows,
             batch=self.batch,
             rank=self.rank,
@@ -194,8 +194,8 @@ class StreamLoader:
 
 def sample_ids(name_or_path: str | Path, split: str, *, root: Path | None = None, domain: str | None = None) -> Tensor:
     """Row numbers of a split that can be streamed, int64 `[n]`; no image is read."""
-    stored = open_split(resolve(name_or_path, root=root), split, domain=domain)
-    return torch.cat([stored.ids(piece) for piece in stored.pieces])
+    opened = open_split(resolve(name_or_path, root=root), split, domain=domain)
+    return torch.cat([opened.ids(row_group) for row_group in opened.row_groups])
 
 
 def _end_with_parent(_: int) -> None:
@@ -212,11 +212,11 @@ def _end_with_parent(_: int) -> None:
 
 @dataclass(frozen=True)
 class _Reader(IterableDataset[Pixels]):
-    """What one rank reads of an epoch; each worker has a share of it.
+    """What one rank reads of an epoch; each worker has a range of it.
 
     Attributes:
         rows: the epoch's sequence.
-        shares: of the workers, in the order in which they deliver.
+        ranges: of the workers, in the order in which they deliver.
         batch: rows of a batch on this rank.
         window: rows that are permuted together.
         size: pixels a side to bring the images to.
@@ -225,8 +225,8 @@ class _Reader(IterableDataset[Pixels]):
         key: seed and epoch of the permutation; None for the stored order.
     """
 
-    rows: Sequence
-    shares: list[Share]
+    rows: EpochOrder
+    ranges: list[ReaderRange]
     batch: int
     window: int
     size: int | None
@@ -236,21 +236,21 @@ class _Reader(IterableDataset[Pixels]):
 
     def __iter__(self) -> Iterator[Pixels]:
         worker = get_worker_info()
-        share = self.shares[worker.id if worker is not None else 0]
-        stored = self.rows.stored
-        for chunk in regrouped(self._permuted(share), self.batch):
-            pixels = decoded_chunk(chunk, channels=stored.source.info.channels, size=self.size, shape=self.shape)
+        own = self.ranges[worker.id if worker is not None else 0]
+        split = self.rows.split
+        for chunk in regrouped(self._permuted(own), self.batch):
+            pixels = decoded_chunk(chunk, channels=split.source.info.channels, size=self.size, shape=self.shape)
             labels, ids = torch.from_numpy(chunk.labels), torch.from_numpy(chunk.ids)
-            check_labels(labels, ids, classes=len(stored.classes), where=chunk.files)
+            check_labels(labels, ids, classes=len(split.classes), where=chunk.files)
             if self.labelled:
                 require_labels(labels, ids, where=chunk.files)
             yield torch.from_numpy(pixels), labels, ids
 
-    def _permuted(self, share: Share) -> Iterator[Chunk]:
-        """The windows of a share from the one on that holds the first row to deliver."""
-        consumed = share.first * self.batch
+    def _permuted(self, own: ReaderRange) -> Iterator[Chunk]:
+        """The windows of a range from the one on that holds the first row to deliver."""
+        consumed = own.first * self.batch
         skip = consumed % self.window
-        for window in regrouped(read(self.rows, share.start + consumed - skip, share.stop), self.window):
+        for window in regrouped(read_range(self.rows, own.start + consumed - skip, own.stop), self.window):
             ids = torch.from_numpy(window.ids)
             order = torch.arange(len(ids)) if self.key is None else permutation(*self.key, ids)
             yield window.part(order.numpy()[skip:])

@@ -15,7 +15,7 @@ import torch
 from counterpoise.data.images import load_images
 from counterpoise.doctor.bench import ACCELERATORS, Bench, Finding, Skipped
 from counterpoise.doctor.runs import StopAtDeadline, Trace, largest_difference, trained
-from counterpoise.recipes.table import RECIPES
+from counterpoise.recipes.catalog import RECIPES
 from counterpoise.training.folder import RunFolder
 
 RANKS = 2

@@ -1,1 +1,101 @@
-"""Tensors in, tensors out: losses, transport, metrics and their intervals. Needs torch and nothing else."""
+"""Tensors in, tensors out: losses, transport, metrics and their intervals. Needs torch and NumPy."""
+
+from counterpoise.functional.batch_terms import dca_term, dtdp_term, mdca_term, mmce_term, weighted_mmce_term
+from counterpoise.functional.calibration import (
+    BinSums,
+    brier_calibration,
+    classwise_calibration_error,
+    debiased_calibration_error,
+    expected_calibration_error,
+    maximum_calibration_error,
+    mean_gap,
+    noise_floor,
+    top_label_sums,
+)
+from counterpoise.functional.classwise import classwise_sums
+from counterpoise.functional.confidence import (
+    confidence_score,
+    energy,
+    margin,
+    max_logit,
+    max_softmax,
+    negative_entropy,
+)
+from counterpoise.functional.detection import (
+    RankCounts,
+    aurc,
+    auroc,
+    average_precision,
+    detection_error_at_tpr,
+    excess_aurc,
+    fpr_at_tpr,
+    minimum_detection_error,
+    rank_counts,
+    risk_coverage,
+)
+from counterpoise.functional.intervals import (
+    Interval,
+    bootstrap_intervals,
+    calibration_error_interval,
+    delong_interval,
+    mean_interval,
+    wilson_interval,
+)
+from counterpoise.functional.losses import (
+    cross_entropy,
+    entropy_regularised,
+    focal,
+    focal_sample_dependent,
+    label_smoothing,
+)
+from counterpoise.functional.smooth import smooth_calibration_error
+from counterpoise.functional.transport import deep_mutual, kl_divergence, mutual_transport
+
+__all__ = [
+    "BinSums",
+    "Interval",
+    "RankCounts",
+    "aurc",
+    "auroc",
+    "average_precision",
+    "bootstrap_intervals",
+    "brier_calibration",
+    "calibration_error_interval",
+    "classwise_calibration_error",
+    "classwise_sums",
+    "confidence_score",
+    "cross_entropy",
+    "dca_term",
+    "debiased_calibration_error",
+    "deep_mutual",
+    "delong_interval",
+    "detection_error_at_tpr",
+    "dtdp_term",
+    "energy",
+    "entropy_regularised",
+    "excess_aurc",
+    "expected_calibration_error",
+    "focal",
+    "focal_sample_dependent",
+    "fpr_at_tpr",
+    "kl_divergence",
+    "label_smoothing",
+    "margin",
+    "max_logit",
+    "max_softmax",
+    "maximum_calibration_error",
+    "mdca_term",
+    "mean_gap",
+    "mean_interval",
+    "minimum_detection_error",
+    "mmce_term",
+    "mutual_transport",
+    "negative_entropy",
+    "noise_floor",
+    "rank_counts",
+    "risk_coverage",
+    "smooth_calibration_error",
+    "top_label_sums",
+    "weighted_mmce_term",
+    "wilson_interval",
+]

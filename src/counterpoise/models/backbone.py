@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from counterpoise._extras import require
-from counterpoise.models.cnn import cnn
+from counterpoise.models.cnn import small_cnn
 from counterpoise.models.libraries import (
     convert_stem,
     timm_model,
@@ -94,7 +94,7 @@ def list_models(pattern: str = "*") -> list[str]:
 
 def _build(backbone: Backbone, *, classes: int, channels: int) -> nn.Module:
     if backbone.name == "cnn":
-        return cnn(width=backbone.width, classes=classes, channels=channels)
+        return small_cnn(width=backbone.width, classes=classes, channels=channels)
     if backbone.name in RESNETS:
         require("torchvision", extra="train", purpose=f"the backbone {backbone.name}")
         from counterpoise.models.resnet import ResNet

@@ -5,7 +5,7 @@ from torch import nn
 from counterpoise.models.layers import convolution_3x3
 
 
-def cnn(*, width: int, classes: int, channels: int) -> nn.Module:
+def small_cnn(*, width: int, classes: int, channels: int) -> nn.Module:
     """Two hidden layers: 3x3 convolutions of `width` and `2 width` channels, then global average and a linear head.
 
     The paper's ablation of auxiliaries names a "CNN with two hidden layers" and says no more. Each convolution here has

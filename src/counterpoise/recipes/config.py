@@ -3,16 +3,18 @@
 The text below a field is its help on the command line.
 """
 
-import hashlib
-import math
+import json
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from counterpoise._documents import from_document, to_document
 from counterpoise.data.corruptions import CORRUPTIONS, SEVERITIES, STANDARD
 from counterpoise.models import Backbone
-from counterpoise.recipes.methods import method_named
+from counterpoise.recipes.checks import negative, not_between_0_and_1, not_positive, refuse
+from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest
+from counterpoise.recipes.methods import METHODS, method_named
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 1
 
@@ -58,6 +60,13 @@ class DataOptions:
     size: int | None = None
     """Resize and centre-crop images to this many pixels; None where all have one size."""
 
+    def __post_init__(self) -> None:
+        sizes = {"window": self.window, "limit": self.limit, "size": self.size, "held_out": self.held_out}
+        refuse(
+            not_positive({f"data.{name}": value for name, value in sizes.items()})
+            + negative({"data.workers": self.workers, "data.padding": self.padding})
+        )
+
 
 @dataclass(frozen=True)
 class OptimizerOptions:
@@ -84,6 +93,21 @@ class OptimizerOptions:
     clip: float | None = None
     """Largest norm of the gradients of each model; None for no clipping."""
 
+    def __post_init__(self) -> None:
+        rates = {"optimizer.lr": self.lr, "optimizer.auxiliary_lr": self.auxiliary_lr, "optimizer.clip": self.clip}
+        others = {
+            "optimizer.momentum": self.momentum,
+            "optimizer.weight_decay": self.weight_decay,
+            "optimizer.warmup": self.warmup,
+            "optimizer.decay": self.decay,
+        }
+        problems = not_positive(rates) + negative(others)
+        if self.nesterov and not self.momentum:
+            problems.append("optimizer.nesterov needs optimizer.momentum, which is 0")
+        if sorted({0, *self.milestones}) != [0, *self.milestones]:
+            problems.append(f"optimizer.milestones must increase, from 1 on, got {self.milestones}")
+        refuse(problems)
+
 
 @dataclass(frozen=True)
 class PruningOptions:
@@ -95,6 +119,12 @@ class PruningOptions:
     """Epochs between two choices."""
     smoothing: float = 0.3
     """Weight of the newest confidence in the exponential average."""
+
+    def __post_init__(self) -> None:
+        refuse(
+            not_positive({"pruning.every": self.every})
+            + not_between_0_and_1({"pruning.share": self.share, "pruning.smoothing": self.smoothing})
+        )
 
 
 @dataclass(frozen=True)
@@ -119,14 +149,27 @@ class EngineOptions:
     """Compile the models with torch.compile."""
     ema: float | None = None
     """Keep an exponential moving average of the primary with this decay, and evaluate and ship that one."""
-    checkpoint_steps: int | None = None
-    """Save the complete state every so many steps, besides every epoch."""
-    checkpoint_epochs: int = 1
+    checkpoint_steps: int | None = field(default=None, metadata=CHANGES_NO_RESULT)
+    """Save the complete state every so many steps, in addition to every epoch."""
+    checkpoint_epochs: int = field(default=1, metadata=CHANGES_NO_RESULT)
     """Save the complete state every so many epochs."""
-    monitor: Measure = "nll"
+    monitor: Measure = field(default="nll", metadata=CHANGES_NO_RESULT)
     """Validation measure by which the best checkpoint is kept; what ships is the last epoch."""
-    loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
-    """Besides the CSV files, which are always written."""
+    loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = field(default=(), metadata=CHANGES_NO_RESULT)
+    """In addition to the CSV files, which are always written."""
+
+    def __post_init__(self) -> None:
+        sizes = {
+            "engine.devices": self.devices,
+            "engine.nodes": self.nodes,
+            "engine.checkpoint_epochs": self.checkpoint_epochs,
+            "engine.checkpoint_steps": self.checkpoint_steps,
+            "engine.threads": self.threads,
+        }
+        problems = not_positive(sizes) + not_between_0_and_1({"engine.ema": self.ema})
+        if self.strategy == "fsdp" and (self.ema is not None or self.precision == "float16"):
+            problems.append("engine.strategy fsdp takes neither engine.ema nor float16; use ddp, or bfloat16")
+        refuse(problems)
 
 
 @dataclass(frozen=True)
@@ -143,8 +186,21 @@ class EvaluationOptions:
     """Corrupt only the first N test images; None for all."""
     images: int | None = None
     """Predict only the first N images of each set, for a trial; None for all."""
-    batch: int = 500
+    batch: int = field(default=500, metadata=CHANGES_NO_RESULT)
     """Images that are predicted at a time."""
+
+    def __post_init__(self) -> None:
+        sizes = {"batch": self.batch, "images": self.images, "corrupted_images": self.corrupted_images}
+        problems = not_positive({f"evaluation.{name}": value for name, value in sizes.items()})
+        try:
+            corruption_names(self.corruptions)
+        except ValueError as error:
+            problems.append(f"evaluation.corruptions: {error}")
+        if not set(self.severities) <= set(SEVERITIES) or len(set(self.severities)) < len(self.severities):
+            problems.append(f"evaluation.severities must be among {SEVERITIES}, each once, got {self.severities}")
+        if self.corruptions and not self.severities:
+            problems.append("evaluation.corruptions need evaluation.severities, of which there are none")
+        refuse(problems)
 
 
 @dataclass(frozen=True)
@@ -173,6 +229,18 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", operator.index(self.seed))  # of NumPy's integers, a plain one
+        problems = not_positive({"epochs": self.epochs, "batch": self.batch}) + negative({"seed": self.seed})
+        if self.seed > LARGEST_SEED:
+            problems.append(f"seed must be at most {LARGEST_SEED:,}, got {self.seed}")
+        if self.batch % (devices := self.engine.devices * self.engine.nodes):
+            problems.append(f"batch {self.batch} cannot be divided between {devices} devices")
+        # A record may be read where its method, somebody's own, is not known: training asks for it by name.
+        method = METHODS.get(self.method)
+        if method is not None and method.prunes and self.data.pipeline == "stream":
+            problems.append(f"{self.method} prunes its samples, which needs data.pipeline memory")
+        refuse(problems)
+        if method is not None:
+            method.choice(self.hyper)
 
     @property
     def choice(self) -> dict[str, float]:
@@ -181,10 +249,9 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the configuration; runs with the same digest are the same experiment."""
+        """SHA-256 of what can change a result; runs with the same digest are the same experiment."""
         # As it is read back, with a float wherever one is declared: 1 and 1.0 are the same value.
-        read_back = Recipe.from_json(self.to_json())
-        return hashlib.sha256(read_back.to_json().encode()).hexdigest()
+        return config_digest(type(self).from_json(self.to_json()))
 
     def to_json(self) -> str:
         """Strict JSON."""
@@ -196,75 +263,14 @@ class Recipe:
         return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
 
 
-def require_possible(recipe: Recipe) -> None:
-    """Refuse what cannot be trained, with all that is wrong in one message.
+def recipe_of_version_1(document: Mapping[str, Any]) -> Recipe:
+    """A recipe from the fields that a document of version 1 has, such as one within another document."""
+    return Recipe.from_json(json.dumps({**document, "schema": SCHEMA, "schema_version": 1}))
 
-    >>> require_possible(Recipe(method="ce", hyper={"alpha": 1.0}))
-    Traceback (most recent call last):
-    ...
-    ValueError: Cross-entropy has no hyper-parameter alpha; it has none
-    """
-    method = method_named(recipe.method)
-    optimizer, engine, data = recipe.optimizer, recipe.engine, recipe.data
-    positive = {
-        "epochs": recipe.epochs,
-        "batch": recipe.batch,
-        "optimizer.lr": optimizer.lr,
-        "optimizer.auxiliary_lr": optimizer.auxiliary_lr,
-        "engine.devices": engine.devices,
-        "engine.nodes": engine.nodes,
-        "engine.checkpoint_epochs": engine.checkpoint_epochs,
-        "engine.checkpoint_steps": engine.checkpoint_steps,
-        "engine.threads": engine.threads,
-        "optimizer.clip": optimizer.clip,
-        "pruning.every": recipe.pruning.every,
-        "data.window": data.window,
-        "data.limit": data.limit,
-        "data.size": data.size,
-        "data.held_out": data.held_out,
-        "evaluation.batch": recipe.evaluation.batch,
-        "evaluation.images": recipe.evaluation.images,
-        "evaluation.corrupted_images": recipe.evaluation.corrupted_images,
-    }
-    wrong = [
-        f"{name} must be {'finite' if value == math.inf else 'positive'}, got {value}"
-        for name, value in positive.items()
-        if value is not None and not 0 < value < math.inf
-    ]
-    not_negative = {
-        "seed": recipe.seed,
-        "data.workers": data.workers,
-        "data.padding": data.padding,
-        "optimizer.momentum": optimizer.momentum,
-        "optimizer.weight_decay": optimizer.weight_decay,
-        "optimizer.warmup": optimizer.warmup,
-        "optimizer.decay": optimizer.decay,
-    }
-    wrong += [
-        f"{name} must {'be finite' if value == math.inf else 'not be negative'}, got {value}"
-        for name, value in not_negative.items()
-        if not 0 <= value < math.inf
-    ]
-    if recipe.seed > LARGEST_SEED:
-        wrong.append(f"seed must be at most {LARGEST_SEED:,}, got {recipe.seed}")
-    wrong += _wrong_corruptions(recipe.evaluation)
-    if optimizer.nesterov and not optimizer.momentum:
-        wrong.append("optimizer.nesterov needs optimizer.momentum, which is 0")
-    shares = {"pruning.share": recipe.pruning.share, "pruning.smoothing": recipe.pruning.smoothing}
-    shares |= {"engine.ema": engine.ema} if engine.ema is not None else {}
-    wrong += [f"{name} must lie between 0 and 1, got {value}" for name, value in shares.items() if not 0 < value < 1]
-    devices = engine.devices * engine.nodes
-    if devices > 0 and recipe.batch % devices:
-        wrong.append(f"batch {recipe.batch} cannot be divided between {devices} devices")
-    if sorted({0, *optimizer.milestones}) != [0, *optimizer.milestones]:
-        wrong.append(f"optimizer.milestones must increase, from 1 on, got {optimizer.milestones}")
-    if engine.strategy == "fsdp" and (engine.ema is not None or engine.precision == "float16"):
-        wrong.append("engine.strategy fsdp takes neither engine.ema nor float16; use ddp, or bfloat16")
-    if method.prunes and data.pipeline == "stream":
-        wrong.append(f"{recipe.method} prunes its samples, which needs data.pipeline memory")
-    if wrong:
-        raise ValueError("; ".join(wrong))
-    method.choice(recipe.hyper)
+
+def version_1_digest(document: Mapping[str, Any]) -> str:
+    """What a run with this `config.json` was named by when all of it was its identity."""
+    return first_digest(recipe_of_version_1(document), document, schema=SCHEMA)
 
 
 def corruption_names(given: tuple[str, ...]) -> list[str]:
@@ -278,16 +284,3 @@ def corruption_names(given: tuple[str, ...]) -> list[str]:
     if unknown := [name for name in names if name not in CORRUPTIONS]:
         raise ValueError(f"there is no corruption {', '.join(unknown)}; there are {', '.join(CORRUPTIONS)}")
     return list(dict.fromkeys(names))
-
-
-def _wrong_corruptions(options: EvaluationOptions) -> list[str]:
-    wrong = []
-    try:
-        corruption_names(options.corruptions)
-    except ValueError as error:
-        wrong.append(f"evaluation.corruptions: {error}")
-    if not set(options.severities) <= set(SEVERITIES) or len(set(options.severities)) < len(options.severities):
-        wrong.append(f"evaluation.severities must be among {SEVERITIES}, each once, got {options.severities}")
-    if options.corruptions and not options.severities:
-        wrong.append("evaluation.corruptions need evaluation.severities, of which there are none")
-    return wrong

@@ -36,7 +36,7 @@ ALPHA_GRID = (0.4, 0.6, 0.8, 1.0, 1.2)
 GAMMA_GRID = (1.0, 2.0, 3.0)
 
 Build = Callable[..., Objective]
-"""`build(models, **choice)` takes one value of each hyper-parameter, tuned or not, by name."""
+"""`build(models, **choice)` takes one value of each hyper-parameter, tuned or fixed, by name."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Method:
         source: where the values come from.
         members: how many such trainings make one result; their probabilities are averaged.
         prunes: whether training leaves out its least confident samples, as DTDP does.
-        untuned: hyper-parameters that a search leaves alone unless they are named, with their usual values.
+        fixed: hyper-parameters that are not tuned unless somebody names them, with their usual values.
         bounds: half-open intervals `[low, high)` that values must lie in; `[0, inf)` where none is given.
     """
 
@@ -62,7 +62,7 @@ class Method:
     source: str
     members: int = 1
     prunes: bool = False
-    untuned: Mapping[str, float] = field(default_factory=dict)
+    fixed: Mapping[str, float] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def choice(self, hyper: Mapping[str, float]) -> dict[str, float]:
@@ -71,7 +71,7 @@ class Method:
         >>> METHODS["fl-mdca"].choice({"gamma": 3.0})
         {'gamma': 3.0, 'beta': 1.0}
         """
-        usual = {name: values[len(values) // 2] for name, values in self.grid.items()} | dict(self.untuned)
+        usual = {name: values[len(values) // 2] for name, values in self.grid.items()} | dict(self.fixed)
         if unknown := sorted(set(hyper) - set(usual)):
             takes = ", ".join(usual) or "none"
             raise ValueError(f"{self.title} has no hyper-parameter {', '.join(unknown)}; it has {takes}")
@@ -156,8 +156,8 @@ METHODS: dict[str, Method] = {
     ),
     "de3": Method("Deep ensemble of 3", 1, _loss(cross_entropy), {}, PAPER, members=3),
     "dml": Method("DML", 2, _deep_mutual, {"alpha": ALPHA_GRID}, "MTE's grid"),
-    "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, untuned=_CONSTANT_ALPHA, bounds=_SHARE),
-    "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, untuned=_CONSTANT_ALPHA, bounds=_SHARE),
+    "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, fixed=_CONSTANT_ALPHA, bounds=_SHARE),
+    "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, fixed=_CONSTANT_ALPHA, bounds=_SHARE),
 }
 
 

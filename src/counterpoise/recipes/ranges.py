@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from counterpoise.recipes.config import Recipe, require_possible
+from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import method_named
 
 FORM = "FIELD=LOW:HIGH or FIELD=LOW:HIGH:log, such as hyper.alpha=0.4:1.2 or optimizer.lr=0.01:0.3:log"
@@ -125,8 +125,9 @@ def require_searchable(recipe: Recipe, ranges: Sequence[Range]) -> None:
             raise ValueError(f"the range of {path} is empty: its low end {low} is not below its high end {high}")
         if searched.log and low <= 0:
             raise ValueError(f"the range of {path} starts at {low}; a logarithmic one starts above 0")
+    method_named(recipe.method)
     for share in (0.0, 1.0):
-        require_possible(with_values(recipe, {searched.path: searched.at(share) for searched in ranges}))
+        with_values(recipe, {searched.path: searched.at(share) for searched in ranges})
 
 
 def with_values(recipe: Recipe, values: Mapping[str, int | float]) -> Recipe:
@@ -135,9 +136,8 @@ def with_values(recipe: Recipe, values: Mapping[str, int | float]) -> Recipe:
     >>> with_values(Recipe(), {"hyper.alpha": 0.8, "optimizer.lr": 0.2}).hyper
     {'alpha': 0.8}
     """
-    for path, value in values.items():
-        recipe = _with_value(recipe, path.split("."), value)
-    return recipe
+    changed: Recipe = _with_values(recipe, {tuple(path.split(".")): value for path, value in values.items()})
+    return changed
 
 
 def changed_fields(before: Recipe, after: Recipe) -> dict[str, Any]:
@@ -158,12 +158,16 @@ def _value(node: Any, names: Sequence[str]) -> Any:
     return _value(getattr(node, names[0]), names[1:]) if names else node
 
 
-def _with_value(node: Any, names: Sequence[str], value: int | float) -> Any:
-    name, *rest = names
-    old = getattr(node, name)
-    if isinstance(old, dict):
-        return replace(node, **{name: old | {rest[0]: value}})
-    return replace(node, **{name: _with_value(old, rest, value) if rest else value})
+def _with_values(node: Any, values: Mapping[tuple[str, ...], int | float]) -> Any:
+    """All of them at once: what is allowed together may not be allowed one after the other."""
+    if () in values:
+        return values[()]
+    below: dict[str, dict[tuple[str, ...], int | float]] = {}
+    for (name, *rest), value in values.items():
+        below.setdefault(name, {})[tuple(rest)] = value
+    if isinstance(node, dict):
+        return node | {name: _with_values(node.get(name), inner) for name, inner in below.items()}
+    return replace(node, **{name: _with_values(getattr(node, name), inner) for name, inner in below.items()})
 
 
 def _fields(kind: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -14,7 +14,7 @@ from counterpoise.data.augment import Augmentation
 from counterpoise.data.images import Images, hold_out, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.data.rows import UNLABELLED, first_difference, read_rows
-from counterpoise.data.sources import foreign_split, resolve
+from counterpoise.data.sources import ood_split, resolve
 from counterpoise.data.stream import StreamLoader, sample_ids
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
@@ -181,7 +181,7 @@ def _limited(ids: Tensor, limit: int | None, *, spread: bool) -> Tensor:
 
 
 def _ood_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:
-    split = foreign_split(name, root=root)
+    split = ood_split(name, root=root)
     images = load_images(name, split, root=root, limit=limit, size=recipe.data.size)
     # Sets of one name would be scored as one: near/test.parquet and far/test.parquet.
     names = [resolve(other, root=root).info.name for other in recipe.evaluation.ood]

@@ -1,6 +1,7 @@
 """A run's folder: complete in itself, and refusing to go on under conditions that would change the result."""
 
 import csv
+import json
 import os
 import platform
 import shlex
@@ -19,7 +20,7 @@ from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
 from counterpoise._files import replacing, write_text
 from counterpoise._locks import acquired, lock_of
-from counterpoise.recipes.config import Allowance, Measure, Recipe
+from counterpoise.recipes.config import Allowance, Measure, Recipe, version_1_digest
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.environment", 1
 PACKAGES = ("torch", "torchvision", "lightning", "numpy", "datasets", "pyarrow", "timm", "safetensors")
@@ -266,9 +267,22 @@ def record_resumption(
 def read_environment(folder: RunFolder) -> Environment:
     """The conditions of a run so far."""
     try:
-        return from_document(Environment, folder.environment.read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
+        text = folder.environment.read_text()
+        environment = from_document(Environment, text, schema=SCHEMA, version=SCHEMA_VERSION)
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder.environment}: {error}") from None
+    return _with_present_digests(environment, folder) if folder.config.is_file() else environment
+
+
+def _with_present_digests(environment: Environment, folder: RunFolder) -> Environment:
+    """The digest of the configuration by the present rule, where it is that of the first, of all fields."""
+    recipe = folder.recipe()
+    first = version_1_digest(json.loads(folder.config.read_text()))
+
+    def renewed(conditions: Conditions) -> Conditions:
+        return replace(conditions, config_digest=recipe.digest) if conditions.config_digest == first else conditions
+
+    return Environment(renewed(environment.started), [renewed(each) for each in environment.resumed])
 
 
 def differences(before: Conditions, now: Conditions) -> dict[Allowance, str]:

@@ -11,8 +11,8 @@ from counterpoise.export.weights import export_weights
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.models import require_same_images
 from counterpoise.objectives import Objective
-from counterpoise.recipes.config import Allowance, Recipe, require_possible
-from counterpoise.recipes.methods import METHODS
+from counterpoise.recipes.config import Allowance, Recipe
+from counterpoise.recipes.methods import METHODS, method_named
 from counterpoise.training.checkpoints import (
     begin_manifest,
     newest_intact,
@@ -150,7 +150,7 @@ def _prepared(
     recipe: Recipe, run: RunFolder, *, root: Path | None, models: ModelFactory | None, data: RunData | None
 ) -> _Plan:
     """Images and networks; what is wrong with them or with the recipe is noticed before the run has a folder."""
-    require_possible(recipe)
+    method_named(recipe.method)
     require_processes(recipe.engine)
     require_devices(recipe.engine)
     require_loggers(recipe.engine.loggers)

@@ -1,7 +1,6 @@
 """The 19 corruptions of CIFAR-C at five severities: made here ("CIFAR-C-style"), or read from the published files."""
 
-from counterpoise.data.corruptions.official import official_corrupted
-from counterpoise.data.corruptions.table import (
+from counterpoise.data.corruptions.cifar_c import (
     CORRUPTIONS,
     EXTRA,
     SEVERITIES,
@@ -11,6 +10,7 @@ from counterpoise.data.corruptions.table import (
     corrupted,
     require_corruptible,
 )
+from counterpoise.data.corruptions.official import official_corrupted
 
 __all__ = [
     "CORRUPTIONS",

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.data.corruptions.table import SEVERITIES, require_known
+from counterpoise.data.corruptions.cifar_c import SEVERITIES, require_known
 
 
 def official_corrupted(folder: str | Path, corruption: str, severity: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,37 @@
+"""What all tests share: threads, Hypothesis, and the folder of real data."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("default")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _fixed_threads() -> None:
+    """One thread against two changes float results; every run of the tests uses the same number."""
+    torch.set_num_threads(int(os.environ.get("COUNTERPOISE_TEST_THREADS", "1")))
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Callable[[str], Path]:
+    """The folder of data sets, after a look that a set is there.
+
+    A missing set skips the test on somebody's laptop. In CI it fails, unless COUNTERPOISE_WAIVED_DATA names the set.
+    """
+
+    def root_with(name: str) -> Path:
+        root = Path(os.environ.get("COUNTERPOISE_DATA", "COUNTERPOISE_DATA names no folder"))
+        if (root / name).is_dir():
+            return root
+        waived = os.environ.get("COUNTERPOISE_WAIVED_DATA", "").split(",")
+        if os.environ.get("CI") and name not in waived:
+            pytest.fail(f"{root / name} is missing; CI needs it, or COUNTERPOISE_WAIVED_DATA={name}")
+        pytest.skip(f"{root / name} is missing")
+
+    return root_with

@@ -1,0 +1,48 @@
+"""What a command-line program of ours does around its commands: output, errors, exit codes."""
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+import torch
+
+from counterpoise._text import printable
+
+EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_UNREAD = 0, 1, 130, 141
+"""Exit codes; 2 is a command line that cannot be parsed, 141 what a shell gives a program that nobody reads."""
+
+
+class Runnable(Protocol):
+    """A parsed command."""
+
+    def run(self) -> None:
+        """Do it."""
+
+
+def run_program(name: str, version: str, parse: Callable[[list[str]], Runnable]) -> NoReturn:
+    """Parse the command line, run the command and exit; an error is one line on standard error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name may hold what the terminal's encoding has not, and must not cost the result.
+        sys.stdout.reconfigure(errors="replace")
+    if sys.argv[1:] == ["--version"]:
+        print(f"{name} {version}")
+        sys.exit(EXIT_OK)
+    try:
+        parse(sys.argv[1:]).run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output, such as `head`, has seen enough; what is left must not fail at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_UNREAD)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except torch.OutOfMemoryError as error:
+        advice = "a smaller batch (of training --batch, of predictions --evaluation.batch) needs less"
+        print(f"{name}: {printable(str(error).splitlines()[0])}; {advice}", file=sys.stderr)
+        sys.exit(EXIT_ERROR)
+    except (ValueError, ArithmeticError, ImportError, OSError) as error:
+        print(f"{name}: {printable(str(error))}", file=sys.stderr)
+        sys.exit(EXIT_ERROR)
+    sys.exit(EXIT_OK)

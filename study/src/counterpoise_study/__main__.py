@@ -1,0 +1,5 @@
+"""`python -m counterpoise_study`."""
+
+from counterpoise_study.cli import main
+
+main()

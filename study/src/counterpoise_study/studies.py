@@ -1,0 +1,162 @@
+"""Every table and figure of the paper, and some of our own, as one line of a table: methods, settings, layout."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from counterpoise.metrics import Key
+from counterpoise.recipes.config import Measure
+from counterpoise.recipes.methods import METHODS
+from counterpoise_study.requests import Line, Request, Setting, candidates_of
+from counterpoise_study.scales import SCALES, Scale, ScaleName
+
+Layout = Literal[
+    "measures", "detection", "ood", "variants", "domains", "sweep", "severity", "scatter", "reliability", "bars"
+]
+"""What is drawn or listed; every study has a table, those named after a figure have that as well."""
+
+QUALITY = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE, Key.NLL)
+"""What the paper shows, and the proper score that hyper-parameters are chosen by."""
+
+DETECTION = (Key.FPR_AT_TPR95, Key.MINIMUM_DETECTION_ERROR, Key.AUROC, Key.AUPR_POSITIVE)
+ALL_METHODS = tuple(METHODS)
+MAIN_TABLES = ("cifar100", "cifar10", "tiny-imagenet", "de")
+SHOWN_UNDER_CORRUPTION = ("ce", "dca", "mmce", "fl", "fl-mdca", "fl-dtdp", "de3", "mte1", "mte2")
+
+
+@dataclass(frozen=True)
+class Study:
+    """One table or figure.
+
+    Attributes:
+        title: what it shows.
+        methods: that are compared.
+        settings: that they are compared in, at a scale.
+        layout: how it is shown.
+        measures: that are shown.
+        tables: published tables that hold its numbers, those that count more first.
+        swept: whether every candidate of the hyper-parameters is shown, and not only the chosen one.
+    """
+
+    title: str
+    methods: tuple[str, ...]
+    settings: Callable[[Scale], Sequence[Setting]]
+    layout: Layout
+    measures: tuple[Key, ...] = QUALITY
+    tables: tuple[str, ...] = ()
+    swept: bool = False
+
+
+STUDIES: dict[str, Study] = {
+    "cifar100": Study(
+        "Accuracy and calibration on CIFAR-100", ALL_METHODS, lambda s: s.tables["cifar100"], "measures",
+        tables=("cifar100", "de"),
+    ),
+    "cifar10": Study(
+        "Accuracy and calibration on CIFAR-10", ALL_METHODS, lambda s: s.tables["cifar10"], "measures",
+        tables=("cifar10", "de"),
+    ),
+    "tiny-imagenet": Study(
+        "Accuracy and calibration on Tiny-ImageNet", ALL_METHODS, lambda s: s.tables["tiny-imagenet"], "measures",
+        tables=("tiny-imagenet", "de"),
+    ),
+    "deep-ensemble": Study(
+        "Deep ensemble against MTE", ("de3", "mte1", "mte2"),
+        lambda s: [setting for settings in s.tables.values() for setting in settings], "measures", tables=("de",),
+    ),
+    "misclassification": Study(
+        "Telling right from wrong predictions", ALL_METHODS, lambda s: s.detection, "detection", DETECTION,
+        tables=("misclassification",),
+    ),
+    "ood": Study(
+        "Telling known from foreign images", ALL_METHODS, lambda s: s.detection, "ood", DETECTION, tables=("ood",)
+    ),
+    "auxiliary-backbone": Study(
+        "MTE-1 with other auxiliaries", ("mte1",), lambda s: s.auxiliaries, "variants",
+        tables=("auxiliary_backbone",),
+    ),
+    "pacs": Study(
+        "A domain that was not trained on", ALL_METHODS, lambda s: s.domains, "domains", (Key.ACCURACY, Key.ECE),
+        tables=("pacs",),
+    ),
+    "alpha": Study(
+        "How results depend on alpha", ("mte1", "mte2"), lambda s: [s.figure], "sweep", swept=True
+    ),
+    "corruptions": Study(
+        "Calibration under corruption", SHOWN_UNDER_CORRUPTION, lambda s: [s.figure], "severity", (Key.ECE,)
+    ),
+    "dml": Study(
+        "MTE against deep mutual learning", ("ce", "dml", "mte1", "mte2"), lambda s: [s.figure], "bars",
+        tables=MAIN_TABLES,
+    ),
+    "scatter": Study(
+        "Accuracy against calibration", ALL_METHODS, lambda s: [s.figure], "scatter", (Key.ACCURACY, Key.ECE),
+        tables=MAIN_TABLES,
+    ),
+    "reliability": Study(
+        "Reliability diagrams", ("ce", "de3", "mte1"), lambda s: [s.figure], "reliability", tables=MAIN_TABLES
+    ),
+    "auxiliary-rate": Study(
+        "MTE-1 with faster auxiliaries", ("mte1",), lambda s: s.rates, "variants"
+    ),
+    "short-schedules": Study(
+        "MTE-1 where steps are few", ("ce", "mte1"), lambda s: s.short, "variants"
+    ),
+}  # fmt: skip
+"""In the order of the paper: its tables, then its figures; then those of our own."""
+
+
+def request_of(
+    study: str,
+    scale: ScaleName,
+    *,
+    seeds: Sequence[int],
+    rule: Measure = "nll",
+    only: Sequence[str] = (),
+    places: Sequence[str] = (),
+    own: Mapping[str, str] | None = None,
+) -> Request:
+    """A study at a scale as data.
+
+    Args:
+        study: name in `STUDIES`.
+        scale: name in `SCALES`.
+        seeds: of the runs of every method.
+        rule: validation measure that chooses hyper-parameters.
+        only: methods, of those of the study; by default all.
+        places: names of settings, of those of the study; by default all.
+        own: methods of the user's own that join, and the digest of the file that each comes from.
+    """
+    found, settings, own = STUDIES[study], SCALES[scale](), own or {}
+    methods = [method for method in (*found.methods, *own) if not only or method in only]
+    if not methods:
+        raise ValueError(f"{study} compares {', '.join(found.methods)}; --only names none of them")
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be distinct, and at least one; got {list(seeds)}")
+    known = found.settings(settings)
+    shown = tuple(setting for setting in known if not places or setting.name in places)
+    if not shown:
+        raise ValueError(
+            f"{study} has the settings {', '.join(each.name for each in known)}; --settings names none of them"
+        )
+    lines = tuple(
+        Line(
+            setting=setting.name,
+            method=method,
+            title=METHODS[method].title,
+            seeds=tuple(seeds),
+            candidates=candidates_of(method, most=settings.values),
+            swept=found.swept,
+            source=own.get(method, ""),
+        )
+        for setting in shown
+        for method in methods
+        if not setting.methods or method in setting.methods
+    )
+    if not lines:
+        raise ValueError(
+            f"{study}: the settings {', '.join(each.name for each in shown)} have no row for {', '.join(methods)}"
+        )
+    names = {setting.tuned_in for setting in shown} - {setting.name for setting in shown} - {""}
+    tuned = tuple(setting for table in settings.tables.values() for setting in table if setting.name in names)
+    return Request(study, scale, rule, shown + tuned, lines)

@@ -1,0 +1,82 @@
+"""The study that the repository keeps: its tables, and what the documentation says of it, follow from its records."""
+
+from pathlib import Path
+
+import pytest
+
+from counterpoise_study.record import CellRecord
+from counterpoise_study.reduced import PARTS
+from counterpoise_study.report import FORMATS, as_latex_text, as_markdown_text
+from counterpoise_study.sections import document_of
+from counterpoise_study.store import Store
+from counterpoise_study.summary import Summary
+from tools.markdown import section_of
+from tools.study_tables import CLAIMS, SECTIONS, Study, verdict
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "study" / "results"
+
+
+def test_the_tables_follow_from_the_records_byte_for_byte():
+    """As `counterpoise-study report study/results --markdown --latex` writes them; figures are only counted here."""
+    document = document_of(Store(RESULTS), studies=(), address=lambda _: None)
+    for name, text in (("report.md", as_markdown_text(document)), ("report.tex", as_latex_text(document))):
+        assert text.encode() == (RESULTS / name).read_bytes(), f"{name} is not made of the records"
+    drawn = {
+        f"{drawing.name}.{kind}" for section in document.sections for drawing in section.drawings for kind in FORMATS
+    }
+    assert drawn == {path.name for path in RESULTS.glob("figures/*")}
+
+
+def test_the_records_are_those_of_their_folders():
+    store = Store(RESULTS)
+    progress = store.progress()
+    complete = {cell for cell, stage in progress.measures if stage == "complete"}
+    files = {path.parent.name: path for path in RESULTS.glob("cells/*/cell.json")}
+    assert files.keys() == complete
+    wanted = {task.cell.id for part in PARTS for task in part.tasks(progress)}
+    for cell, path in files.items():
+        record = CellRecord.from_json(path.read_text())
+        assert cell in wanted
+        assert record.recipe.engine.threads == 1
+
+
+def test_nothing_but_records_is_kept():
+    kept = {path.name for path in RESULTS.rglob("*") if path.is_file()}
+    kept -= {path.name for path in RESULTS.glob("figures/*")} | {"manifest.lock"}
+    assert kept <= {
+        "store.json", "manifest.jsonl", "cell.json", "environment.json", "epochs.csv", "report.html", "report.md",
+        "report.tex", "README.md",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_documentation_shows_what_is_kept(name):
+    page, section = SECTIONS[name]
+    assert section_of((ROOT / page).read_text(), name) == section(Study(Store(RESULTS)))
+
+
+def test_every_claim_is_about_methods_and_measures_that_its_study_has():
+    from counterpoise_study.studies import STUDIES
+
+    for claims in CLAIMS.values():
+        for claim in claims:
+            study = STUDIES[claim.study]
+            assert {claim.first, claim.second} <= set(study.methods)
+            assert claim.key in study.measures
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "higher_is_better", "said"),
+    [
+        (0.1, 0.3, True, "better"),
+        (0.1, 0.3, False, "**worse**"),
+        (-0.3, -0.1, True, "**worse**"),
+        (-0.3, -0.1, False, "better"),
+        (-0.1, 0.1, True, "inconclusive"),
+    ],
+)
+def test_a_verdict_is_that_of_the_interval(low, high, higher_is_better, said):
+    found = Summary(3, (low + high) / 2, 0.1, low, high)
+    assert verdict(found, higher_is_better=higher_is_better) == said
+    assert verdict(Summary(1, 1.0), higher_is_better=higher_is_better) == "one seed"

@@ -1,0 +1,141 @@
+"""The tables of docs/scaling.md: what the model says about sizes that nobody has run, and how far it was right."""
+
+import math
+import textwrap
+from dataclasses import fields
+from typing import Any
+
+from benchmarks.scaling_rows import BILLION, ROW_GROUP, SHAPE, WORKERS, Assumptions
+from tools.markdown import markdown_table
+
+
+def bytes_text(number: float) -> str:
+    """Bytes with a unit and two or three digits.
+
+    >>> bytes_text(1_536_000), bytes_text(4e16), bytes_text(0)
+    ('1.5 MB', '40 PB', '0')
+    """
+    if number < 1:
+        return "0"
+    power = min(5, int(math.log10(number) // 3))
+    value = number / 1000**power
+    return f"{value:.{1 if value < 10 else 0}f} {('B', 'kB', 'MB', 'GB', 'TB', 'PB')[power]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds with a unit.
+
+    >>> seconds_text(0.25), seconds_text(90), seconds_text(3e5)
+    ('250 ms', '90 s', '83 h')
+    """
+    hours = seconds / 3600
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 1000:
+        return f"{seconds:.3g} s"
+    return f"{hours:,.2g} h" if hours < 10 else f"{hours:,.0f} h"
+
+
+def count_text(number: int) -> str:
+    """Images or classes in words.
+
+    >>> count_text(1_281_167), count_text(10**10), count_text(21_841)
+    ('1.3 M', '10 B', '21,841')
+    """
+    for unit, name in ((BILLION, "B"), (10**6, "M")):
+        if number >= unit:
+            return f"{number / unit:.2g} {name}"
+    return f"{number:,}"
+
+
+def training_section(document: dict[str, Any]) -> str:
+    """Training, by size."""
+    assumed, rows = document["figures"]["assumptions"], document["figures"]["training"]
+    memory = assumed["memory"]
+    lines = [
+        [
+            f"{row['devices']:,}" + (f", {row['strategy']}" if row["strategy"] else ""),
+            str(row["batch"]),
+            count_text(row["images"]),
+            count_text(row["classes"]),
+            bytes_text(row["memory"]) + (" (too much)" if row["memory"] > memory else ""),
+            bytes_text(row["traffic"]),
+            seconds_text(row["step"]),
+            f"{row['communicating']:.0%}",
+            seconds_text(3600 * row["hours"]),
+            str(math.ceil(row["cores"])),
+            bytes_text(row["checkpoint"]),
+        ]
+        for row in rows
+    ]
+    head = ["GPUs", "images each", "images", "classes", "memory each", "sent each a step", "step", "communication"]
+    named = ", ".join(f"`{each.name}` {assumed[each.name]:g}" for each in fields(Assumptions))
+    return (
+        textwrap.fill(f"Assumed: {named}.", width=120)
+        + "\n\n"
+        + markdown_table([*head, "epoch", "cores each to decode", "checkpoint"], lines)
+    )
+
+
+def auxiliaries_section(document: dict[str, Any]) -> str:
+    """What an auxiliary costs."""
+    lines = [
+        [row["name"] or "none: cross-entropy", *(f"{row[key]:.2f}" for key in ("flops", "memory", "traffic"))]
+        for row in document["figures"]["auxiliaries"]
+    ]
+    return markdown_table(["auxiliary of a ResNet50", "FLOPs of a step", "memory", "traffic"], lines)
+
+
+def evaluation_section(document: dict[str, Any]) -> str:
+    """Sums against files, and what loaders hold."""
+    figures = document["figures"]
+    head = ["", *(f"{row['classes']:,} classes" for row in figures["evaluation"])]
+    names = {
+        "state": ("sums of `ClasswiseCalibration`, kept, saved or sent", bytes_text),
+        "update": ("memory while 256 samples are added to them", bytes_text),
+        "merged": (f"sent by one worker until the sums of {WORKERS:,} are merged in a tree", bytes_text),
+        "million_files": ("sums of 1 M samples on one core, `counterpoise evaluate`", seconds_text),
+        "million_stream": ("the same, `Stream` with 256 samples or more at a time", seconds_text),
+        "float32": ("10 B predictions as files, float32", bytes_text),
+        "float16": ("10 B predictions as files, float16", bytes_text),
+        "rows_of_file": ("most rows of one file", lambda number: f"{number:,}"),
+    }
+    lines = [[title, *(form(row[key]) for row in figures["evaluation"])] for key, (title, form) in names.items()]
+    return markdown_table(head, lines)
+
+
+def data_section(document: dict[str, Any]) -> str:
+    """What loaders hold."""
+    rows = document["figures"]["data"]
+    names = {
+        "memory": "memory pipeline, on every device",
+        "index": f"stream, row groups of {ROW_GROUP:,}, in every process",
+        "excluded": "the same where any row is left out",
+        "choice": "while `counterpoise train` chooses the rows to hold out, in every process",
+    }
+    lines = [[title, *(bytes_text(row[key]) for row in rows)] for key, title in names.items()]
+    return markdown_table([f"images of {SHAPE[1]} pixels", *(count_text(row["images"]) for row in rows)], lines)
+
+
+def predictions_section(document: dict[str, Any]) -> str:
+    """How far the model was right."""
+    forms = {"bytes": bytes_text, "seconds": seconds_text}
+    lines = [
+        [
+            row["what"],
+            *(forms[row["unit"]](row[key]) for key in ("predicted", "measured")),
+            f"{row['predicted'] / row['measured']:.2f}",
+        ]
+        for row in document["figures"]["predictions"]
+    ]
+    return markdown_table(["", "predicted", "measured", "ratio"], lines)
+
+
+SECTIONS = {
+    "scaling-training": training_section,
+    "scaling-auxiliaries": auxiliaries_section,
+    "scaling-evaluation": evaluation_section,
+    "scaling-data": data_section,
+    "scaling-predictions": predictions_section,
+}
+"""Marks of docs/scaling.md, and what goes between them."""

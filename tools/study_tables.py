@@ -1,0 +1,302 @@
+"""What the documentation shows of the reduced-scale study, from the records that are kept of it."""
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from counterpoise.metrics.estimates import KEY_INFO, Key
+from counterpoise.recipes.methods import METHODS
+from counterpoise.report.numbers import metric_title, number
+from counterpoise_study.collected import Column, Group, Row, StudyResults, collect
+from counterpoise_study.published import published_number
+from counterpoise_study.reduced import PARTS, SETTING_A
+from counterpoise_study.store import Store
+from counterpoise_study.summary import Summary, mean, paired_difference, summarise
+from counterpoise_study.tables import floor_text
+from tools.markdown import markdown_table
+
+HEADLINE = ("ce", "fl", "de3", "mte1", "mte2")
+"""The methods that the README shows."""
+SHOWN = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE, Key.NLL)
+NOT_RUN = "not run yet"
+VERDICTS = BETTER, WORSE, UNDECIDED, ONE_SEED = "better", "**worse**", "inconclusive", "one seed"
+MINUS = "\N{MINUS SIGN}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A comparison of two methods that the paper makes.
+
+    Attributes:
+        first: the method that the claim is about.
+        second: the other.
+        key: measured by this.
+        study: that has both.
+        group: which of the study's tables.
+    """
+
+    first: str
+    second: str
+    key: Key
+    study: str = "cifar10"
+    group: int = 0
+
+
+LOSSES = ("ls", "er", "fl", "flsd53", "fl-mdca", "fl-dtdp", "dca", "mmce")
+"""Methods of one network that change its loss, most of them for the sake of calibration."""
+CLAIMS: Mapping[str, Sequence[Claim]] = {
+    "MTE is more accurate than cross-entropy": [Claim(each, "ce", Key.ACCURACY) for each in ("mte1", "mte2")],
+    "It is better calibrated": [
+        Claim(each, "ce", key) for key in (Key.ECE, Key.CLASSWISE_ECE) for each in ("mte1", "mte2")
+    ],
+    "It is better calibrated than other losses": [Claim("mte1", other, Key.ECE) for other in LOSSES],
+    "It is more accurate than they are": [Claim("mte1", other, Key.ACCURACY) for other in LOSSES],
+    "One network trained by MTE is better calibrated than a deep ensemble of three": [
+        Claim(each, "de3", Key.ECE) for each in ("mte1", "mte2")
+    ],
+    "The ensemble is more accurate": [Claim("de3", each, Key.ACCURACY) for each in ("mte1", "mte2")],
+    "Auxiliaries that see no labels are better than peers that do (DML)": [
+        Claim("mte1", "dml", key, "dml") for key in (Key.ACCURACY, Key.ECE)
+    ],
+    "A second auxiliary helps": [Claim("mte2", "mte1", key) for key in (Key.ACCURACY, Key.ECE)],
+    "It separates right from wrong predictions better": [
+        Claim(each, "ce", key, "misclassification")
+        for key in (Key.AUROC, Key.FPR_AT_TPR95)
+        for each in ("mte1", "mte2")
+    ],
+    "It detects foreign images better": [
+        Claim(each, "ce", Key.AUROC, "ood", group) for group in range(3) for each in ("mte1", "mte2")
+    ],
+    "It stays calibrated under corruption": [Claim(each, "ce", Key.ECE, "corruptions") for each in ("mte1", "mte2")],
+    "Not in the paper: its NLL is lower": [
+        Claim(each, other, Key.NLL) for other in ("ce", "fl", "de3") for each in ("mte1", "mte2")
+    ],
+}  # fmt: skip
+"""What the paper says of MTE, in our words; last, what it does not measure."""
+
+
+class Study:
+    """The kept records of the study, read once."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.studies: dict[str, StudyResults] = {each.request.study: each for each in collect(store)}
+
+    def group(self, study: str, index: int = 0) -> Group | None:
+        """A table of a study in setting A; None where nothing of it was asked for."""
+        found = self.studies.get(study)
+        if found is None:
+            return None
+        groups = [group for group in found.groups if group.rows[0].setting.name == SETTING_A]
+        return groups[index] if index < len(groups) else None
+
+
+def row_of(group: Group | None, method: str) -> Row | None:
+    """A method's row that has results."""
+    rows = group.rows if group is not None else ()
+    return next((row for row in rows if row.line.method == method and row.records), None)
+
+
+def column_of(group: Group, key: Key) -> Column:
+    """The column of a measure; under corruption there are several, of which this is the first."""
+    return next(column for column in group.columns if column.key is key)
+
+
+def parts_section(study: Study) -> str:
+    """What was run, and what was not; a part that has nothing but runs of those before it was not."""
+    progress = study.store.progress()
+    rows = []
+    before = set[str]()
+    for part in PARTS:
+        done, total = part.progress(progress)
+        runs = {task.cell.id for task in part.shown(progress) if progress.is_done(task)}
+        if done == total:
+            state = "complete"
+        elif runs - before:
+            state = f"in part: {done} of {total} runs"
+        else:
+            state = f"not run, but for {done} of {total} runs, which are those above" if done else "not run"
+        before |= runs
+        rows.append((part.title, str(part.seeds), state))
+    return markdown_table(("part", "seeds", "state"), rows)
+
+
+def commands_section(_: Study) -> str:
+    """The commands of all parts."""
+    return "\n".join(
+        [
+            "<!-- not run: days of two cores -->",
+            "",
+            "```bash",
+            *(_folded(part.command("STORE")) for part in PARTS),
+            "```",
+        ]
+    )
+
+
+def _folded(command: Sequence[str], *, most: int = 80) -> str:
+    """A command over several lines."""
+    lines = [""]
+    for word in map(shlex.quote, command):
+        if len(lines[-1]) + len(word) > most:
+            lines[-1] += "\\"
+            lines.append("    ")
+        lines[-1] += f"{word} "
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def quality_section(study: Study, *, scaled: bool = False, methods: Sequence[str] = tuple(METHODS)) -> str:
+    """Methods in setting A: means over seeds, with half the width of their 95% t intervals."""
+    group, errors = study.group("cifar10"), study.group("misclassification")
+    if group is None:
+        return NOT_RUN
+    heads = ["", *(metric_title(KEY_INFO[key]) for key in SHOWN), "AUROC of errors, %", "seeds"]
+    floor = SHOWN.index(Key.ECE) + 1
+    heads.insert(1 + floor, "its noise floor")
+    rows = []
+    for row in group.rows:
+        ranked = row_of(errors, row.line.method)
+        if row.line.method not in methods or ranked is None or errors is None:
+            continue
+        cells = [spread(row, column_of(group, key), scaled=scaled) for key in SHOWN]
+        cells.insert(floor, floor_text(row, column_of(group, Key.ECE), scaled=scaled))
+        cells.append(spread(ranked, column_of(errors, Key.AUROC), scaled=scaled))
+        rows.append([row.label, *cells, str(len(row.records))])
+    return markdown_table(heads, rows) if rows else NOT_RUN
+
+
+def spread(row: Row, column: Column, *, scaled: bool) -> str:
+    """Such as `62.91 ± 1.34`."""
+    found = summarise(row.values(column, scaled=scaled))
+    text = number(KEY_INFO[column.key], found.mean)
+    return text if found.count < 2 else f"{text} ± {number(KEY_INFO[column.key], found.mean - found.low)}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A claim as far as it can be tested: the rows of both methods, and first minus second, seed by seed."""
+
+    claim: Claim
+    group: Group
+    first: Row
+    second: Row
+    plain: Summary
+    scaled: Summary
+
+    def verdict(self, *, scaled: bool) -> str:
+        """On the first method."""
+        found = self.scaled if scaled else self.plain
+        return verdict(found, higher_is_better=KEY_INFO[self.claim.key].higher_is_better)
+
+
+def compared(study: Study, claims: Sequence[Claim]) -> list[Comparison]:
+    """Those of some claims whose methods both have results of the same seed."""
+    found = []
+    for claim in claims:
+        group = study.group(claim.study, claim.group)
+        first, second = row_of(group, claim.first), row_of(group, claim.second)
+        if group is not None and first is not None and second is not None:
+            plain, scaled = (_difference(group, claim, first, second, scaled=scaled) for scaled in (False, True))
+            if plain.count:
+                found.append(Comparison(claim, group, first, second, plain, scaled))
+    return found
+
+
+def verdicts_section(study: Study) -> str:
+    """How many comparisons of every claim come out how."""
+    heads = ("the paper's claim", "comparisons", "as trained", "after temperature scaling")
+    rows = []
+    for title, claims in CLAIMS.items():
+        found = compared(study, claims)
+        cells = [_counted([each.verdict(scaled=scaled) for each in found]) for scaled in (False, True)]
+        rows.append((title, f"{len(found)} of {len(claims)}", *cells))
+    return markdown_table(heads, rows)
+
+
+def _counted(verdicts: Sequence[str]) -> str:
+    """Such as `3 better, 1 inconclusive`."""
+    counts = Counter(verdicts)
+    return ", ".join(f"{counts[each]} {each}" for each in VERDICTS if counts[each]) or NOT_RUN
+
+
+def claims_section(study: Study) -> str:
+    """Every claim as differences, seed by seed."""
+    heads = (f"first {MINUS} second", "measure", "the paper", "as trained", "after temperature scaling")
+    parts = []
+    for title, claims in CLAIMS.items():
+        rows = [_claim_row(study, each) for each in compared(study, claims)]
+        parts.append(f"**{title}.**\n\n{markdown_table(heads, rows) if rows else NOT_RUN}")
+    return "\n\n".join(parts)
+
+
+def _claim_row(study: Study, found: Comparison) -> list[str]:
+    key = found.claim.key
+    measure = metric_title(KEY_INFO[key])
+    if found.group.foreign:
+        measure = f"{measure}, against {found.group.foreign}"
+    if found.claim.study == "corruptions":
+        measure = f"{measure}, mean over corruptions and severities"
+    return [
+        f"{found.first.label} {MINUS} {found.second.label}",
+        measure,
+        _published_text(study, found),
+        f"{_difference_text(key, found.plain)}: {found.verdict(scaled=False)}",
+        f"{_difference_text(key, found.scaled)}: {found.verdict(scaled=True)}",
+    ]
+
+
+def _difference(group: Group, claim: Claim, first: Row, second: Row, *, scaled: bool) -> Summary:
+    columns = [column for column in group.columns if column.key is claim.key]
+    if claim.study == "corruptions":
+        columns = columns[1:]  # without the clean images
+    found = [[row.by_seed(column, scaled=scaled) for column in columns] for row in (second, first)]
+    shared = sorted(set.intersection(*(set(values) for row in found for values in row)))
+    return paired_difference(*([mean([values[seed] for values in row]) for seed in shared] for row in found))
+
+
+def _difference_text(key: Key, found: Summary) -> str:
+    """Such as `−12.30 (−13.10 to −11.50)`."""
+    value, low, high = (_signed(number(KEY_INFO[key], each)) for each in (found.mean, found.low, found.high))
+    return value if math.isnan(found.low) else f"{value} ({low} to {high})"
+
+
+def _signed(text: str) -> str:
+    return text.replace("-", MINUS) if text.startswith("-") else f"+{text}"
+
+
+def verdict(difference: Summary, *, higher_is_better: bool | None) -> str:
+    """Whether the first is better or worse, beyond chance.
+
+    >>> verdict(Summary(3, -1.0, 0.1, -1.2, -0.8), higher_is_better=False)
+    'better'
+    """
+    if difference.count < 2:
+        return ONE_SEED
+    gain = (difference.low, difference.high) if higher_is_better else (-difference.high, -difference.low)
+    return BETTER if gain[0] > 0 else WORSE if gain[1] < 0 else UNDECIDED
+
+
+def _published_text(study: Study, found: Comparison) -> str:
+    """The paper's own difference on the data set, at its own scale."""
+    key = found.claim.key
+    tables, foreign = study.studies[found.claim.study].study.tables, column_of(found.group, key).foreign
+    numbers = [
+        published_number(tables, row.setting.published, row.line.method, key, foreign)
+        for row in (found.first, found.second)
+    ]
+    values = [each.value for each in numbers if each is not None]
+    return _signed(number(KEY_INFO[key], values[0] - values[1])) if len(values) == 2 else "none"
+
+
+SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {
+    "study-headline": ("README.md", lambda study: quality_section(study, methods=HEADLINE)),
+    "study-parts": ("docs/study.md", parts_section),
+    "study-commands": ("docs/study.md", commands_section),
+    "study-plain": ("docs/study.md", quality_section),
+    "study-scaled": ("docs/study.md", lambda study: quality_section(study, scaled=True)),
+    "study-verdicts": ("docs/study.md", verdicts_section),
+    "study-claims": ("docs/study.md", claims_section),
+}
+"""By name: the page that shows it, and how."""
