@@ -32,15 +32,15 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior
 class Evaluate:
     """Measure how far predictions can be trusted, and compare models on the same samples.
 
-    Predictions are Parquet, CSV or NPZ files, one for each model. The table goes to standard output, notices and
-    progress to standard error. Exit codes: 0 done, 1 a file or value was refused, 2 the command line was not
-    understood.
+    Predictions are Parquet, CSV or NPZ files: one for each model, or many that are one table, named by their folder, by
+    a glob in quotes or by a manifest. The table goes to standard output, notices and progress to standard error.
+    Exit codes: 0 done, 1 a file or value was refused, 2 the command line was not understood.
     """
 
     predictions: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTIONS ...")]
-    """Files of predictions, one for each model."""
+    """For each model a file, a folder or a glob of files, or a manifest of them."""
     ood: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...", help_behavior_hint="")] = ()
-    """Predictions for foreign samples: any number of files for one model, else one for each, in the same order."""
+    """Predictions for OOD samples, likewise: any number for one model, else one for each, in the same order."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """Write the report, one self-contained file, here."""
     figures: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
@@ -68,6 +68,7 @@ class Evaluate:
     def run(self) -> None:
         """Score, print, and write what was asked for."""
         # The report's libraries load where they are used: `counterpoise info` needs none of them.
+        from counterpoise.predictions import find_shards
         from counterpoise.scoring import score_files
 
         if sum((self.json, self.markdown, self.latex, self.csv)) > 1:
@@ -76,19 +77,18 @@ class Evaluate:
             raise ValueError(f"--risk must lie between 0 and 1, got {self.risk}")
         if self.bins > MOST_BINS:
             raise ValueError(f"--bins must be at most {MOST_BINS:,}, got {self.bins:,}")
-        for path in (*self.predictions, *self.ood):
-            _refuse_folder(path)
+        shards = [shard.path for path in (*self.predictions, *self.ood) for shard in find_shards(path).shards]
         # Scoring may take minutes: what cannot be written is refused before it.
         if self.html is not None:
             require_file_path(self.html, option="--html")
-            if self.html.resolve() in {path.resolve() for path in (*self.predictions, *self.ood)}:
+            if self.html.resolve() in {path.resolve() for path in shards}:
                 raise ValueError(f"--html {self.html} is a file of predictions, which would be overwritten")
         if self.figures is not None:
             require_folder_path(self.figures, option="--figures")
         # Operations on a batch are too small to share; batches are not.
         torch.set_num_threads(1)
         progress = ProgressLine()
-        size = sum(path.stat().st_size for path in (*self.predictions, *self.ood) if path.is_file())
+        size = sum(path.stat().st_size for path in shards if path.is_file())
         if size > _SECOND_OF_HASHING:
             progress.say(f"checking the digests of {size / 1e9:.1f} GB", at_once=True)
         evaluation = score_files(
@@ -127,11 +127,3 @@ class Evaluate:
             written = as_markdown if self.markdown else as_latex
             return "\n\n".join(written(table) for table in numbers.all_tables(evaluation))
         return terminal.as_text(evaluation, risk=self.risk)
-
-
-def _refuse_folder(path: Path) -> None:
-    if not path.is_dir():
-        return
-    inside = path / "predictions" / "test.parquet"
-    hint = f"a run's predictions are {inside}" if inside.is_file() else "name a file of predictions in it"
-    raise ValueError(f"{path} is a folder: {hint}")
