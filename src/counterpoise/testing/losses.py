@@ -76,7 +76,11 @@ def _check_left_out(loss: Loss, logits: Tensor, labels: Tensor) -> None:
     assert torch.isfinite(gradient).all(), "samples of weight 0 that hold NaN give NaN gradients"
     elsewhere = logits.shape[-1] + 7
     others = torch.where(ignored == IGNORE_INDEX, elsewhere, ignored)
-    _same(loss(garbage, others, ignore_index=elsewhere), expected, "samples of another `ignore_index` change it")
+    try:
+        actual = loss(garbage, others, ignore_index=elsewhere)
+    except (ValueError, IndexError, RuntimeError) as error:
+        raise AssertionError(f"samples of another `ignore_index` are not left out: {error}") from error
+    _same(actual, expected, "samples of another `ignore_index` change it")
     nothing = loss(logits, torch.full_like(labels, IGNORE_INDEX))
     assert nothing == 0, f"a batch without a sample that counts has the loss {nothing.item()}, not 0"
 
