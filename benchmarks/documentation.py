@@ -22,6 +22,7 @@ import counterpoise
 from benchmarks import scaling_tables, study_tables
 from benchmarks.comparison_tables import comparison_section
 from benchmarks.coverage import is_clear
+from benchmarks.coverage_tables import few_errors_section, paired_section
 from benchmarks.reporting import markdown_table
 from benchmarks.transcript import blocks_of
 from counterpoise.benchmark.calibration import assumed
@@ -309,6 +310,8 @@ def diagnosis_section(document: dict[str, Any]) -> str:
 
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "coverage": ("measures.md", coverage_section),
+    "coverage-few-errors": ("measures.md", few_errors_section),
+    "coverage-pairs": ("measures.md", paired_section),
     "metrics": ("measures.md", speed_section),
     "evaluate": ("evaluate.md", evaluate_section),
     "float16": ("predictions.md", float16_section),
