@@ -107,7 +107,7 @@ def intervals(p: Tensor, label: Tensor) -> dict[str, Interval]:
     of_label = p.gather(-1, label.unsqueeze(-1)).squeeze(-1)
     nll, brier = -of_label.log(), p.square().sum(-1) - 2 * of_label + 1
     means = {
-        name: mean_interval(*((values**power).sum().item() for power in (1, 2, 3)), len(label))
+        name: mean_interval(float(values.sum()), float((values**2).sum()), float((values**3).sum()), len(label))
         for name, values in (("nll", nll), ("brier", brier))
     }
     return means | {
