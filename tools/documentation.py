@@ -27,6 +27,7 @@ from counterpoise_study.store import Store
 from counterpoise_study.studies import STUDIES, request_of
 from tools import scaling_tables, study_tables
 from tools.comparison_tables import comparison_section
+from tools.coverage_tables import few_errors_section, paired_section
 from tools.markdown import markdown_table, replace_section
 from tools.transcript import blocks_of
 
@@ -278,6 +279,8 @@ def diagnosis_section(document: dict[str, Any]) -> str:
 
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "coverage": ("measures.md", coverage_section),
+    "coverage-few-errors": ("measures.md", few_errors_section),
+    "coverage-pairs": ("measures.md", paired_section),
     "metrics": ("measures.md", speed_section),
     "evaluate": ("evaluate.md", evaluate_section),
     "float16": ("predictions.md", float16_section),
