@@ -24,10 +24,12 @@ from counterpoise.functional.paired import (
     paired_mean_interval,
     power_sums,
 )
+from counterpoise.metrics.ranking import RATE_STEPS
 
 BINS = 15
 GROUPS = 100
 RANK_CELLS = 256
+_STEPS = {str(key): step for key, step in RATE_STEPS.items()}
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,6 @@ LEFT_OUT = RANKING | {
     "detection_error_at_tpr95": lambda counts: 0.5 * (1 - detection.DEFAULT_TPR + interpolated_fpr_at_tpr(counts)),
 }
 """As the comparison takes them where a group is left out."""
-
-STEPS = {"fpr_at_tpr95": 1.0, "minimum_detection_error": 0.5, "detection_error_at_tpr95": 0.5}
-"""Metrics of rates: how far one error moves them, times the number of errors."""
 
 
 def draw(pair: Pair, samples: int, generator: torch.Generator) -> tuple[Model, Model]:
@@ -245,7 +244,7 @@ def jackknife_differences(
     for name in left[0]:
         value, without = values[1][name] - values[0][name], left[1][name] - left[0][name]
         plain[name] = jackknife_interval(value, without)
-        roomy[name] = jackknife_interval(value, without, room=STEPS.get(name, 0.0) * step)
+        roomy[name] = jackknife_interval(value, without, room=_STEPS.get(name, 0.0) * step)
     whole = torch.zeros_like(group)
     for name in ("ece", "classwise_ece"):
         terms = [error_terms(grouped_bins(model, whole, 1)[name]) for model in (first, second)]

@@ -19,7 +19,7 @@ from counterpoise.functional.paired import jackknife_interval, paired_accuracy_i
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.options import JACKKNIFE_GROUPS
 from counterpoise.metrics.protocol import Contrast, Sums, contrasts_of
-from counterpoise.metrics.ranking import RANKING_METRICS, SELECTIVE_METRICS
+from counterpoise.metrics.ranking import RANKING_METRICS, RATE_STEPS, SELECTIVE_METRICS
 from counterpoise.metrics.scores import Scores
 from counterpoise.metrics.state import Headline
 
@@ -108,10 +108,17 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class _LeftOut:
-    """A metric with each jackknife group left out, `[G]`, and of all samples."""
+    """A metric with each jackknife group left out.
+
+    Attributes:
+        values: `[G]`.
+        whole: of all samples, where its plug-in value is biased.
+        step: how far one sample moves it, where that is known; below it the jackknife sees nothing.
+    """
 
     values: Tensor
-    whole: Contrast | None
+    whole: Contrast | None = None
+    step: float = 0.0
 
     def minus(self, other: "_LeftOut", estimates: tuple[Estimate, Estimate], *, level: float) -> Estimate:
         """The difference of two models, with its interval.
@@ -121,7 +128,8 @@ class _LeftOut:
         value = estimates[0].value - estimates[1].value
         left_out = self.values.double() - other.values.double()
         if self.whole is None or other.whole is None:
-            return Estimate.of(value, jackknife_interval(value, left_out, level=level))
+            room = max(self.step, other.step)
+            return Estimate.of(value, jackknife_interval(value, left_out, room=room, level=level))
         low, high = jackknife_interval(float(self.whole.value - other.whole.value), left_out, level=level)
         return Estimate(value, low - float(other.whole.bias), high + float(self.whole.bias))
 
@@ -189,19 +197,23 @@ def _left_out(headline: Headline) -> dict[str, _LeftOut]:
         whole = contrasts_of(metric, total)
         for key, contrast in contrasts_of(metric, _without_each(sums)).items():
             found[key] = _LeftOut(contrast.value, Contrast(whole[key].value.squeeze(0), whole[key].bias.squeeze(0)))
-    counts = RankCounts(*_without_each_side(headline.ranks.misclassification_by_group(JACKKNIFE_GROUPS)))
-    return found | {str(key): _LeftOut(metric(counts), None) for key, metric in _RANKING_METRICS.items()}
+    return found | _left_out_ranks(headline.ranks.misclassification_by_group(JACKKNIFE_GROUPS))
 
 
 def _left_out_ood(headline: Headline, name: str) -> dict[str, _LeftOut]:
-    counts = RankCounts(*_without_each_side(headline.ranks.detection_by_group(name, JACKKNIFE_GROUPS)))
-    metrics = {key: metric for key, metric in _RANKING_METRICS.items() if key not in SELECTIVE_METRICS}
-    return {str(key): _LeftOut(metric(counts), None) for key, metric in metrics.items()}
+    found = _left_out_ranks(headline.ranks.detection_by_group(name, JACKKNIFE_GROUPS))
+    return {key: value for key, value in found.items() if key not in SELECTIVE_METRICS}
+
+
+def _left_out_ranks(counts: RankCounts) -> dict[str, _LeftOut]:
+    """Every ranking metric, from counts `[G, ...]` of each group."""
+    without = RankCounts(*(side.sum(0, keepdim=True) - side for side in counts))
+    negatives = max(1, int(counts.negative.sum()))
+    return {
+        str(key): _LeftOut(metric(without), step=RATE_STEPS.get(key, 0.0) / negatives)
+        for key, metric in _RANKING_METRICS.items()
+    }
 
 
 def _without_each(sums: Sums) -> Sums:
     return {name: value.sum(0, keepdim=True) - value for name, value in sums.items()}
-
-
-def _without_each_side(counts: RankCounts) -> list[Tensor]:
-    return [side.sum(0, keepdim=True) - side for side in counts]

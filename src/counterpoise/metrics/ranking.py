@@ -46,6 +46,9 @@ RANKING_RANGES: dict[Key, Callable[[RankCounts], detection.Range]] = {
 SELECTIVE_METRICS = (Key.AURC, Key.EXCESS_AURC)
 """Metrics of selective prediction: they have a meaning where negative means wrong, not where it means OOD."""
 
+RATE_STEPS = {Key.FPR_AT_TPR95: 1.0, Key.MINIMUM_DETECTION_ERROR: 0.5, Key.DETECTION_ERROR_AT_TPR95: 0.5}
+"""Metrics of rates: how far one negative moves them, times the number of negatives."""
+
 CALIBRATION_BY_RANK = (Key.EQUAL_MASS_ECE, Key.SMOOTH_ECE)
 
 
