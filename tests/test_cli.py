@@ -74,9 +74,7 @@ def test_every_other_form(folder, monkeypatch, capsys):
     assert json.loads(out)["schema"] == "counterpoise.evaluation"
     _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
-    ece = {
-        row["section"]: float(row["value"]) for row in rows if row["model"] == "net loud" and row["measure"] == "ece"
-    }
+    ece = {row["section"]: float(row["value"]) for row in rows if row["model"] == "net loud" and row["metric"] == "ece"}
     assert ece["Performance and calibration"] == evaluation.models[1]["ece"].value
     assert {"Group: severity 1", "Temperature scaling, after"} <= set(ece)
     _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--markdown")
@@ -103,7 +101,7 @@ def test_report_and_figures(folder, tmp_path, monkeypatch, capsys):
         (["missing.parquet"], "missing.parquet"),
         (["broken.parquet"], "broken.parquet: "),
         (["notes.txt"], "told by the suffix"),
-        (["honest.parquet", "--bins", "0"], "bins must be at least 1"),
+        (["honest.parquet", "--bins", "0"], "bins must be a whole number of at least 1"),
         (["honest.parquet", "--risk", "2"], "--risk must lie between 0 and 1"),
         (["honest.parquet", "--level", "1"], "level must lie between 0 and 1"),
         (["honest.parquet", "--score", "magic"], "magic"),

@@ -146,7 +146,7 @@ def test_recalibration_shows_both_series(scores):
 
 
 def test_what_is_not_there_is_refused(scores, tmp_path):
-    with pytest.raises(ValueError, match="no foreign samples 'mnist'; there are svhn, dtd"):
+    with pytest.raises(ValueError, match="no OOD samples 'mnist'; there are svhn, dtd"):
         figures.detection(scores, ood="mnist")
     with pytest.raises(ValueError, match="no scores to draw"):
         figures.reliability([])

@@ -11,9 +11,10 @@ from itertools import pairwise
 
 import pytest
 
+from counterpoise.metrics import KEY_INFO
+
 import evaluations as made
 from counterpoise._text import readable
-from counterpoise.metrics import Key
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.report import figures, gallery, numbers, page, tables, terminal
 
@@ -197,7 +198,7 @@ def poisoned(value, payload, *, name=""):
         return {poisoned(key, payload): poisoned(item, payload) for key, item in value.items()}
     if isinstance(value, list) and not (value and isinstance(value[0], float)):
         return [poisoned(item, payload) for item in value]
-    return payload + value if isinstance(value, str) and not isinstance(value, Key) else value
+    return payload + value if isinstance(value, str) and value not in KEY_INFO else value
 
 
 SHOWN = (
@@ -255,7 +256,7 @@ def test_everything_can_be_shown_at_the_edges(undrawn, name):
     assert "nan" not in text
     for form in (tables.as_text, tables.as_markdown, tables.as_latex):
         assert "Accuracy" in form(numbers.summary(evaluation))
-    assert numbers.estimates_csv(evaluation).startswith("model,section,measure")
+    assert numbers.estimates_csv(evaluation).startswith("model,section,metric")
 
 
 @pytest.mark.parametrize(

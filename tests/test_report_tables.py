@@ -10,7 +10,7 @@ import pytest
 
 import evaluations as made
 from counterpoise._text import width_of
-from counterpoise.metrics import Key
+from counterpoise.metrics import KEY_INFO, Key
 from counterpoise.metrics.comparison import Comparison, Difference, Evaluation
 from counterpoise.metrics.estimates import Estimate
 from counterpoise.report import numbers, tables, terminal
@@ -92,7 +92,7 @@ def test_csv_gives_back_every_estimate(three):
             expected += [found[key] for key in section.estimates(first) if key in found]
         assert len(expected) - before == len(difference.estimates) + sum(map(len, difference.ood.values()))
     assert len(rows) == len(expected)
-    assert len({(row["model"], row["section"], row["measure"]) for row in rows}) == len(rows)
+    assert len({(row["model"], row["section"], row["metric"]) for row in rows}) == len(rows)
     assert "'" not in text
     assert any(float(row["low"]) < 0 for row in csv.DictReader(io.StringIO(tables.as_csv(("low",), [(-0.5,)]))))
     for row, estimate in zip(rows, expected, strict=True):
@@ -109,7 +109,7 @@ def test_csv_gives_back_every_estimate(three):
 
 def test_csv_names_groups_temperature_and_differences(three):
     rows = {
-        (row["model"], row["section"], row["measure"]): float(row["value"])
+        (row["model"], row["section"], row["metric"]): float(row["value"])
         for row in csv.DictReader(io.StringIO(numbers.estimates_csv(three)))
     }
     second = three.models[1]
@@ -177,10 +177,12 @@ def test_best_is_marked_only_beyond_chance(low, high, marks):
 def test_best_cells_are_those_of_the_comparison(three):
     table = numbers.summary(three)
     for key in (Key.ACCURACY, Key.NLL, Key.ECE, Key.MEAN_GAP):
-        (row,) = (row for row in table.rows if row[0].text == numbers.metric_title(key))
-        best = three.comparison.best(key, [model[key].value for model in three.models])
+        info = KEY_INFO[key]
+        (row,) = (row for row in table.rows if row[0].text == numbers.metric_title(info))
+        values = [model[key].value for model in three.models]
+        best = three.comparison.best(key, values, higher_is_better=info.higher_is_better)
         assert [cell.best for cell in row[1:]] == [index == best for index in range(3)]
-        assert row[1].text == numbers.value_and_interval(key, three.models[0][key])
+        assert row[1].text == numbers.value_and_interval(info, three.models[0][key])
 
 
 def test_a_plug_in_value_outside_its_interval_decides_nothing():

@@ -183,9 +183,12 @@ def test_files_of_others_among_the_checkpoints_stay(tmp_path):
     ],
 )
 def test_what_is_wrong_is_said_before_the_folder_is_made(tmp_path, changes, message):
-    recipe = small_recipe(**changes)
-    with pytest.raises(ValueError, match=message):
+    def attempt() -> None:
+        recipe = small_recipe(**changes)
         train(recipe, tmp_path / "run", data=small_data(recipe))
+
+    with pytest.raises(ValueError, match=message):
+        attempt()
     assert not (tmp_path / "run").exists()
 
 
