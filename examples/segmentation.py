@@ -4,7 +4,7 @@
 
 The made-up images show a disc and a square in noise; every label map is a little out of place, as people draw them, and
 pixels at the border of the image are void (label 255). Segmentation networks return `[n, K, height, width]`; objectives
-and measures want the classes last, so a wrapper turns the axes. Prints, for cross-entropy and for mutual transport,
+and metrics want the classes last, so a wrapper turns the axes. Prints, for cross-entropy and for mutual transport,
 accuracy and calibration over the pixels of unseen images, whose label maps are as inexact.
 
 Pixels of one image are not independent, while the intervals treat them so: they are too narrow, and are not shown.

@@ -27,7 +27,7 @@ class Tagger(nn.Module):
         self.head = nn.Linear(2 * width, TAGS)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The class axis is last, as objectives and measures want it."""
+        """The class axis is last, as objectives and metrics want it."""
         return self.head(self.recurrent(self.embedding(tokens))[0])
 
 
@@ -67,7 +67,7 @@ def main(*, steps: int = 150, seed: int = 0) -> dict[str, counterpoise.Scores]:
         train(counterpoise.MutualTransport(primary, auxiliaries, alpha=0.8, ignore_index=IGNORED), steps=steps)
         with torch.no_grad():
             logits = primary.eval()(tokens)
-        # Measures take no label that is not a class: what does not count is left out by `valid`.
+        # Metrics take no label that is not a class: what does not count is left out by `valid`.
         scores = counterpoise.evaluate(logits=logits, labels=labels, valid=labels != IGNORED)
         accuracy, ece = scores["accuracy"], scores["ece"]
         print(f"{name:16} accuracy {accuracy.value:.1%}  ECE {ece.value:.1%} ({ece.low:.1%} to {ece.high:.1%})")

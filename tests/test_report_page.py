@@ -11,10 +11,9 @@ from itertools import pairwise
 
 import pytest
 
-from counterpoise.metrics import KEY_INFO
-
 import evaluations as made
 from counterpoise._text import readable
+from counterpoise.metrics import KEY_INFO
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.report import figures, gallery, numbers, page, tables, terminal
 

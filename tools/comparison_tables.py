@@ -37,8 +37,8 @@ def agreement(figures: dict[str, Any]) -> list[str]:
     lost = max(row["excess_nll"] for row in figures["temperature"].values())
     return [
         f"**Where all agree.** {figures['samples']:,} predictions over {figures['classes']} classes, float64, too sure "
-        "above 60% and not sure enough below: our value, and how far each library that has the measure is from it.",
-        markdown_table(["measure", "counterpoise", *map(shown, libraries)], rows),
+        "above 60% and not sure enough below: our value, and how far each library that has the metric is from it.",
+        markdown_table(["metric", "counterpoise", *map(shown, libraries)], rows),
         "What is not rounding: equal-mass bins whose number does not divide that of the samples; the width of the "
         "kernel of smooth ECE, which both others search in ten halvings; AURC by trapezoids. The NLL at these "
         f"temperatures is within {lost:.0e} of the best.",
@@ -59,7 +59,7 @@ def differences(figures: dict[str, Any]) -> list[str]:
     ]
     return [
         "**Where they differ, and why.**",
-        markdown_table(["input", "measure", "counterpoise", "others", "why"], rows),
+        markdown_table(["input", "metric", "counterpoise", "others", "why"], rows),
     ]
 
 

@@ -156,7 +156,7 @@ def evaluate_section(document: dict[str, Any]) -> str:
 def float16_section(document: dict[str, Any]) -> str:
     """What half precision changes in each measure."""
     (file,) = list(document["figures"]["files"].values())[:1]
-    lines = ["| measure | value | float16 logits | float16 probabilities |", "|---|---|---|---|"]
+    lines = ["| metric | value | float16 logits | float16 probabilities |", "|---|---|---|---|"]
     for name, row in file["logits"].items():
         info = KEY_INFO[Key(name)]
         digits = 3 if info.scale > 1 else 5

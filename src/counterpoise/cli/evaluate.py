@@ -66,7 +66,6 @@ class Evaluate:
     """Batches that are measured at a time, each by one thread, while one more thread reads."""
 
     def run(self) -> None:
-        """Score, print, and write what was asked for."""
         # The report's libraries load where they are used: `counterpoise info` needs none of them.
         from counterpoise.predictions import find_shards
         from counterpoise.scoring import score_files

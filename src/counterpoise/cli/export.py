@@ -49,7 +49,6 @@ class Export:
     """For hub: make a new repository that everybody can see."""
 
     def run(self) -> None:
-        """Load the model and write the file or the folder."""
         from counterpoise.training import load_run
         from counterpoise.training.networks import Members
 

@@ -31,7 +31,6 @@ class Info:
     """Print the versions of counterpoise and what it runs on."""
 
     def run(self) -> None:
-        """Print one line for each part."""
         for name, value in described().items():
             print(f"{name:12} {value}")
 

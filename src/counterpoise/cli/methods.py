@@ -10,7 +10,6 @@ class Methods:
     """List the training methods with their hyper-parameters: those that are tuned, and those that stay fixed."""
 
     def run(self) -> None:
-        """Print one line for each method."""
         for name, method in METHODS.items():
             grid = "; ".join(
                 f"{key} in {', '.join(f'{value:g}' for value in values)}" for key, values in method.grid.items()

@@ -38,7 +38,6 @@ class Predict:
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
 
     def run(self) -> None:
-        """Load the model and the images, and write the file."""
         from counterpoise.data import load_images
         from counterpoise.training.devices import require_device
         from counterpoise.training.evaluation import OOD_PREFIX, predict, prediction_file

@@ -10,6 +10,5 @@ class Recipes:
     """List the recipes, one line each."""
 
     def run(self) -> None:
-        """Print one line for each recipe."""
         for name, named in RECIPES.items():
             print(f"{name:24} {named.title}")

@@ -26,7 +26,6 @@ class Resume:
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
 
     def run(self) -> None:
-        """Resume, and print what came of it."""
         from counterpoise.training.folder import RunFolder
 
         # What is no run is refused at once, before the engine is imported.

@@ -42,7 +42,6 @@ class Tune:
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
 
     def run(self) -> None:
-        """Search, and print what was found."""
         if self.trials < 1:
             raise ValueError(f"--trials must be at least 1, got {self.trials}")
         ranges = [parse_range(text, self.config) for text in self.search] or default_ranges(self.config)
