@@ -3,6 +3,7 @@
 From given probabilities at N = 50,000, K = 1,000, float32, one thread: against one `torch.softmax` of that shape, the
 plain form (a bin index for every probability, then bincounts), and the classes of torchmetrics and torch-uncertainty,
 interleaved in one run, the best of several. Then K = 21,841 with N = 50,000 in batches: what it adds to peak memory.
+Then a million classes: what `evaluate` gathers, against streams of its three exact metrics with 256 rows at a time.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch_uncertainty.metrics
 import torchmetrics
@@ -20,10 +22,12 @@ from torch import Tensor
 
 from benchmarks.reporting import Check, finish, progress
 from counterpoise import Stream
-from counterpoise.metrics import ClasswiseCalibration, Key
+from counterpoise.metrics import ClasswiseCalibration, Key, ScoreOptions, ScoreState
+from counterpoise.metrics.inputs import prediction_table
+from counterpoise.metrics.standard import standard_metrics
 
 BINS = 15
-MOST_SOFTMAXES, MOST_OF_PLAIN, MOST_MEGABYTES = 2.5, 0.5, 300
+MOST_SOFTMAXES, MOST_OF_PLAIN, MOST_MEGABYTES, MOST_STREAMS = 2.5, 0.5, 300, 1.3
 
 
 def main() -> None:
@@ -59,6 +63,7 @@ def main() -> None:
         megabytes = {
             size: {name: peak_of_stream(name, 50_000, size) for name in names} for size, names in libraries.items()
         }
+    many = many_classes(100_000 if options.short else 1_000_000, repetitions=3 if options.short else 2)
     relative = {name: seconds[name] / seconds["torch.softmax"] for name in seconds}
     values = {name: value for name, value in values.items() if isinstance(value, float)}
     finish(
@@ -70,6 +75,7 @@ def main() -> None:
             "relative_to_softmax": relative,
             "classwise_ece": values,
             "megabytes_added_by_stream": megabytes,
+            "processor_seconds_with_many_classes": many,
         },
         [
             Check("classwise ECE over softmax", relative["counterpoise"], at_most=MOST_SOFTMAXES),
@@ -79,12 +85,41 @@ def main() -> None:
                 at_most=MOST_OF_PLAIN,
             ),
             Check("megabytes that the stream adds", megabytes[wide]["counterpoise"], at_most=MOST_MEGABYTES),
+            Check(
+                "score state over streams, many classes", many["score state"] / many["streams"], at_most=MOST_STREAMS
+            ),
             # One probability that the plain form rounds across a bin's edge changes it by 2e-8.
             Check(
                 "difference to the plain form", abs(values["counterpoise"] - values["plain bincounts"]), at_most=2e-7
             ),
         ],
     )
+
+
+def many_classes(classes: int, *, repetitions: int) -> dict[str, float]:
+    """Processor seconds for 512 rows, taking turns, the best of several: a score state, and streams of 256 rows."""
+    progress(f"{classes:,} classes")
+    logits, labels = trial(512, classes)
+
+    def state() -> None:
+        gathered = ScoreState(classes=classes)
+        for batch in prediction_table(logits=logits, labels=labels).batches():
+            gathered.add(batch, np.arange(len(batch), dtype=np.uint64), columns={})
+
+    def streams() -> None:
+        every = [Stream(metric) for metric in standard_metrics(ScoreOptions(), classes=classes)]
+        for rows in torch.arange(len(labels)).split(256):
+            batch = prediction_table(logits=logits[rows], labels=labels[rows]).checked_rows()
+            for stream in every:
+                stream.update_checked(batch)
+
+    best = {"score state": float("inf"), "streams": float("inf")}
+    for _ in range(repetitions):
+        for name, run in (("score state", state), ("streams", streams)):
+            started = time.process_time()
+            run()
+            best[name] = min(best[name], time.process_time() - started)
+    return best
 
 
 def trial(samples: int, classes: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:

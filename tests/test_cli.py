@@ -199,7 +199,8 @@ def test_large_files_are_announced_while_their_digests_are_checked(folder, monke
 
 
 def test_a_reader_that_goes_away_is_no_error(folder):
-    command = f"{sys.executable} -m counterpoise.cli evaluate {folder / 'honest.parquet'} --json | head -c 10"
+    files = " ".join([str(folder / "honest.parquet")] * 4)  # more output than a pipe holds, so that it must be read
+    command = f"{sys.executable} -m counterpoise.cli evaluate {files} --json | head -c 10"
     done = subprocess.run(  # noqa: S602
         f"set -o pipefail; {command}", shell=True, executable="bash", capture_output=True, text=True, check=False
     )

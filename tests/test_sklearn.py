@@ -147,7 +147,7 @@ def test_held_out_samples_find_a_temperature():
 def test_no_temperature_is_made_up_where_every_held_out_sample_is_right():
     X = np.repeat([[-1.0], [1.0]], 20, axis=0)
     classifier = quick(held_out=0.2, epochs=20)
-    with pytest.raises(ValueError, match=r"of 8 held-out samples so many are classified right.*held_out=0"):
+    with pytest.raises(ValueError, match=r"of 8 validation samples so many are classified correctly.*held_out=0"):
         classifier.fit(X, [0] * 20 + [1] * 20)
     with pytest.raises(NotFittedError):
         classifier.predict(X)

@@ -278,10 +278,10 @@ def diagnosis_section(document: dict[str, Any]) -> str:
 
 
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
-    "coverage": ("measures.md", coverage_section),
-    "coverage-few-errors": ("measures.md", few_errors_section),
-    "coverage-pairs": ("measures.md", paired_section),
-    "metrics": ("measures.md", speed_section),
+    "coverage": ("metrics.md", coverage_section),
+    "coverage-few-errors": ("metrics.md", few_errors_section),
+    "coverage-pairs": ("metrics.md", paired_section),
+    "metrics": ("metrics.md", speed_section),
     "evaluate": ("evaluate.md", evaluate_section),
     "float16": ("predictions.md", float16_section),
     "training": ("runs.md", training_section),

@@ -99,7 +99,7 @@ def fit_isotonic(samples: LabelledLogits) -> FittedIsotonic:
         p, hits = by_class[column, possible], (samples.labels[possible] == column).double()
         regression = isotonic.IsotonicRegression(y_min=0, y_max=1).fit(p.cpu().numpy(), hits.cpu().numpy())
         curves.append((torch.from_numpy(regression.X_thresholds_), torch.from_numpy(regression.y_thresholds_)))
-    # At least two, so that there is a piece to interpolate on.
+    # At least two, so that there is a segment to interpolate on.
     length = max(2, *(len(x) for x, _ in curves))
     thresholds, values = (torch.stack([_padded(curve[part], length) for curve in curves]) for part in range(2))
     return FittedIsotonic(thresholds, values)

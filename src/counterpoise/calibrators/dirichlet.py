@@ -50,7 +50,7 @@ def fit_dirichlet(samples: LabelledLogits, candidates: list[Penalties]) -> Fitte
 
 
 def choose_penalties(features: LabelledLogits, candidates: list[Penalties]) -> Penalties:
-    """The candidate with the least NLL of samples that were held out; the first of equals."""
+    """The candidate with the lowest NLL on the validation folds; the first of equals."""
     if len(features.labels) < 2:
         raise ValueError("penalties cannot be chosen by cross-validation from 1 sample; give both, or more samples")
     return candidates[int(torch.stack([*held_out_nll(features, candidates)]).sum(0).argmin())]
@@ -84,8 +84,8 @@ class DirichletCalibration:
     """`log_softmax(W log_softmax(z) + b)`, kept near a diagonal map (Kull et al., 2019).
 
     Minimises `mean NLL + off_diagonal_penalty * mean of W_ij^2 over i != j + intercept_penalty * mean of b_j^2`. A
-    penalty that is not given is chosen from 1e-4, 1e-3, 1e-2, 1e-1, 1 by the NLL of held-out samples in 5 folds, which
-    are drawn with a fixed seed. Logits of -inf are refused.
+    penalty that is not given is chosen from 1e-4, 1e-3, 1e-2, 1e-1, 1 by the NLL of validation samples in 5 folds,
+    drawn with a fixed seed. Logits of -inf are refused.
     """
 
     off_diagonal_penalty: float | None = None

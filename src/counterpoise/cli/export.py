@@ -35,7 +35,7 @@ class Export:
     to: Literal["safetensors", "onnx", "pt2", "hub"]
     """Format: weights alone, ONNX, a torch.export program, or a folder to share."""
     temperature: Annotated[str | None, tyro.conf.arg(metavar="fitted|NUMBER|FILE")] = None
-    """Divide logits by it: fitted on the run's held-out images, a number, or the file of a calibrator."""
+    """Divide logits by it: fitted on the run's validation images, a number, or the file of a calibrator."""
     member: int | None = None
     """Member of an ensemble, counted from 0."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = None
@@ -99,7 +99,7 @@ class Export:
         from counterpoise.training.evaluation import config_of, measured_card
 
         config = config_of(trained, temperature=temperature_value(temperature))
-        fitted = "The temperature was fitted on the training images that were held out for validation."
+        fitted = "The temperature was fitted on the validation images, which were not trained on."
         card = measured_card(
             self.folder,
             name=self.repo.rpartition("/")[-1] if self.repo else self.folder.resolve().name,
@@ -122,7 +122,7 @@ class Export:
         if self.temperature == FITTED:
             if self.member is not None:
                 raise ValueError(
-                    "held-out predictions are of the whole ensemble: give a member's temperature by number"
+                    "validation predictions are of the whole ensemble: give a member's temperature by number"
                 )
             return fit_temperature(prediction_file(RunFolder(self.folder), "validation"))
         try:

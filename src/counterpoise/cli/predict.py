@@ -59,7 +59,7 @@ class Predict:
         name = next(same, self.data) if usual else "_".join(part for part in (self.data, self.domain, split) if part)
         if self.foreign:
             name = f"{OOD_PREFIX}{name}"
-        elif name.startswith(OOD_PREFIX):  # a run takes files of such names for foreign images
+        elif name.startswith(OOD_PREFIX):  # a run takes files of such names for OOD images
             name = f"own_{name}"
         path = self.out or prediction_file(RunFolder(self.folder), name)
         predict(
@@ -75,7 +75,7 @@ class Predict:
         print(path)
 
     def _usual_foreign_split(self) -> str | None:
-        """The split that a run predicts of a foreign set, if that is what is asked for."""
+        """The split that a run predicts of an OOD set, if that is what is asked for."""
         from counterpoise.data.sources import ood_split
 
         if not self.foreign or self.domain is not None:

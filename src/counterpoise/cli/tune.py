@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tune:
-    """Search the best hyper-parameters of a recipe by its held-out images; the test images are not looked at.
+    """Search for the best hyper-parameters of a recipe on its validation images; the test images are never loaded.
 
     Every field of the recipe can be changed, and every number in it searched: `counterpoise tune digits --search
     hyper.alpha=0.4:1.2 optimizer.lr=0.01:0.3:log`. The same command continues a search that was interrupted; several at
@@ -37,7 +37,7 @@ class Tune:
     search: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=LOW:HIGH[:log]", help_behavior_hint="")] = ()
     """Fields to search; by default each `hyper.NAME` that --hyper leaves open, between the ends of its grid."""
     measure: Measure = "nll"
-    """Of the held-out images after the last epoch: the lowest NLL or ECE is best, or the highest accuracy."""
+    """Metric on the validation images after the last epoch: the lowest NLL or ECE is best, or the highest accuracy."""
     data_root: DataRoot = None
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
 

@@ -212,7 +212,7 @@ def load_images(
 
 
 def hold_out(rows: int, *, size: int | float, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices to train on and indices held out, both sorted; a function of the arguments alone, on every platform.
+    """Indices for training and for validation, both sorted; a function of the arguments alone, on every platform.
 
     Args:
         rows: how many there are.

@@ -93,7 +93,7 @@ def stored_split(source: DataSource, split: str, domain: str | None) -> str:
 
 
 def ood_split(name_or_path: str | Path, *, root: Path | None = None) -> str:
-    """The split to take foreign images from: `test`, or `all` where a source is not divided, or by domains alone."""
+    """The split to take OOD images from: `test`, or `all` where a source is not divided, or by domains alone."""
     source = resolve(name_or_path, root=root)
     return WHOLE if source.info.domains or set(source.files) == {WHOLE} else "test"
 

@@ -50,7 +50,7 @@ class StreamLoader:
             ranks; which rows they are changes with the order. Without it no row is lost or repeated.
         workers: processes that read and decode; 0 does so in this one.
         window: rows that a worker holds encoded and permutes.
-        exclude: ids of rows to leave out, such as those held out for validation.
+        exclude: ids of rows to leave out, such as those for validation.
         root: folder of the local sets.
         domain: for sets of domains: tested on, and left out of training.
         size: resize the shorter side to it and crop the centre.

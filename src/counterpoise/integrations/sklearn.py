@@ -59,7 +59,7 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
         held_out: share of the samples, stratified by class, that are not trained on: a temperature is fitted to them.
             0 for none.
         device: that is trained and predicted on.
-        random_state: decides initial weights, order of samples, dropout, and which samples are held out.
+        random_state: decides initial weights, order of samples, dropout, and which samples are for validation.
 
     Attributes:
         classes_: the labels, sorted.
@@ -105,7 +105,7 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on `[n, features]` and `[n]`; a sample of weight 0 is as good as absent.
 
-        Weights act on every term of the loss. The temperature is fitted to held-out samples of equal weight.
+        Weights act on every term of the loss. The temperature is fitted to validation samples of equal weight.
         """
         self._forget_last_fit()
         _require_at_least_one("epochs", self.epochs)
@@ -249,8 +249,8 @@ def _fitted_temperature(logits: Tensor, labels: NDArray[Any]) -> TemperatureScal
     scaling = TemperatureScaling().fit(logits, labels)
     if scaling.state == FitState.AT_LOWEST_TEMPERATURE:
         raise ValueError(
-            f"of {len(labels)} held-out samples so many are classified right that every lower temperature, down to the "
-            "lowest allowed, fits them better: hold out more samples, or none with held_out=0"
+            f"of {len(labels)} validation samples so many are classified correctly that every lower temperature, "
+            "down to the lowest allowed, fits them better: hold out more samples, or none with held_out=0"
         )
     return scaling
 
