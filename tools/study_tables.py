@@ -74,7 +74,7 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
         for key in (Key.AUROC, Key.FPR_AT_TPR95)
         for each in ("mte1", "mte2")
     ],
-    "It detects foreign images better": [
+    "It detects OOD images better": [
         Claim(each, "ce", Key.AUROC, "ood", group) for group in range(3) for each in ("mte1", "mte2")
     ],
     "It stays calibrated under corruption": [Claim(each, "ce", Key.ECE, "corruptions") for each in ("mte1", "mte2")],
@@ -139,7 +139,7 @@ def row_of(group: Group | None, method: str) -> Row | None:
 
 
 def column_of(group: Group, key: Key) -> Column:
-    """The column of a measure; under corruption there are several, of which this is the first."""
+    """The column of a metric; under corruption there are several, of which this is the first."""
     return next(column for column in group.columns if column.key is key)
 
 
@@ -311,7 +311,7 @@ def _counted(verdicts: Sequence[str]) -> str:
 
 def claims_section(study: Study) -> str:
     """Every claim as differences, seed by seed."""
-    heads = (f"first {MINUS} second", "measure", "the paper", "as trained", "after temperature scaling")
+    heads = (f"first {MINUS} second", "metric", "the paper", "as trained", "after temperature scaling")
     parts = []
     for title, claims in CLAIMS.items():
         rows = [_claim_row(study, each) for each in compared(study, claims)]
@@ -321,14 +321,14 @@ def claims_section(study: Study) -> str:
 
 def _claim_row(study: Study, found: Comparison) -> list[str]:
     key = found.claim.key
-    measure = metric_title(KEY_INFO[key])
+    metric = metric_title(KEY_INFO[key])
     if found.group.foreign:
-        measure = f"{measure}, against {found.group.foreign}"
+        metric = f"{metric}, against {found.group.foreign}"
     if found.claim.study == "corruptions":
-        measure = f"{measure}, mean over corruptions and severities"
+        metric = f"{metric}, mean over corruptions and severities"
     return [
         f"{found.first.label} {MINUS} {found.second.label}",
-        measure,
+        metric,
         _published_text(study, found),
         f"{_difference_text(key, found.plain)}: {found.verdict(scaled=False)}",
         f"{_difference_text(key, found.scaled)}: {found.verdict(scaled=True)}",
