@@ -9,7 +9,7 @@ import torch
 
 from counterpoise import cli
 from counterpoise_study import cli as study_cli
-from tools import documentation
+from tools import architecture, documentation
 from tools.markdown import section_of
 from tools.transcript import blocks_of, follow
 
@@ -78,26 +78,22 @@ def test_figures_in_the_documentation_are_the_measured_ones(name):
     assert section_of((ROOT / "docs" / page).read_text(), name) == section(result)
 
 
-def paths_of_tree(text: str) -> set[Path]:
-    """The paths in the first block: two spaces a level, names before the words of a line, several with commas between."""
-    folders, found = {}, set()
-    for line in text.split("```text\n")[1].split("```")[0].splitlines():
-        indent, names = re.match(r"( *)([^\s,]+(?:, [^\s,]+)*)", line).groups()
-        level = len(indent) // 2
-        for name in names.split(", "):
-            found.add(Path(*(folders[above] for above in range(level)), name))
-            folders[level] = name
-    return found
+def test_the_rooms_are_described_with_their_imports():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", text, flags=re.MULTILINE)
+    found = architecture.imports()
+    assert [room for room, _ in rows] == architecture.rooms()
+    for room, imported in rows:
+        assert set(re.findall(r"`(\w+)`", imported)) == found[room], room
 
 
-def test_the_tree_in_the_readme_names_every_file():
-    listed = paths_of_tree((ROOT / "README.md").read_text().split("## The house")[1])
-    for folder in ("src/counterpoise", "study/src", "benchmarks", "tools"):
-        for path in (ROOT / folder).rglob("*.py"):
-            if path.name != "__init__.py":
-                assert path.relative_to(ROOT) in listed, f"{path.relative_to(ROOT)} has no line in the README's tree"
-    for path in listed:
-        assert (ROOT / path).exists(), f"{path} has a line in the README's tree, and is not there"
+def test_the_modules_of_the_journeys_are_there():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    library, study = text.split("## A cell through the study")
+    for part, folder in ((library, "src/counterpoise"), (study, "study/src/counterpoise_study")):
+        for module in re.findall(r"`([\w/]+\.py)`", part):
+            places = (ROOT, ROOT / folder, ROOT / "src" / "counterpoise")
+            assert any((place / module).is_file() for place in places), module
 
 
 def test_no_file_is_longer_than_400_lines():

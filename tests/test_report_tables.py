@@ -88,7 +88,7 @@ def test_csv_gives_back_every_estimate(three):
     for difference in evaluation.comparison.differences:
         first, before = evaluation.models[difference.first], len(expected)
         for section in numbers.sections(evaluation):
-            found = difference.estimates if section.foreign is None else difference.ood[section.foreign]
+            found = difference.estimates if section.ood is None else difference.ood[section.ood]
             expected += [found[key] for key in section.estimates(first) if key in found]
         assert len(expected) - before == len(difference.estimates) + sum(map(len, difference.ood.values()))
     assert len(rows) == len(expected)

@@ -272,7 +272,7 @@ def diagnosis_section(document: dict[str, Any]) -> str:
         )
         for name, (*_, last) in zip(names, figures["curves"], strict=True)
     ]
-    heads = ("in the last epoch", "training accuracy, %", "training NLL", "held-out accuracy, %", "held-out NLL")
+    heads = ("in the last epoch", "training accuracy, %", "training NLL", "validation accuracy, %", "validation NLL")
     checked = ("difference", f"largest of {figures['steps']:,} steps")
     return markdown_table(checked, deviations) + "\n\n" + markdown_table(heads, ends)
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise.recipes.methods import METHODS
 from counterpoise.report.numbers import metric_title, number
-from counterpoise_study.collected import Column, Group, Row, StudyResults, collect
+from counterpoise.training.folder import Environment, Kernels, read_environment
+from counterpoise_study.cells import Cell
+from counterpoise_study.collected import Choice, Column, Group, Row, StudyResults, collect, hyper_text
 from counterpoise_study.published import published_number
 from counterpoise_study.reduced import PARTS, SETTING_A
 from counterpoise_study.store import Store
@@ -21,7 +23,11 @@ HEADLINE = ("ce", "fl", "de3", "mte1", "mte2")
 """The methods that the README shows."""
 SHOWN = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE, Key.NLL)
 NOT_RUN = "not run yet"
-VERDICTS = BETTER, WORSE, UNDECIDED, ONE_SEED = "better", "**worse**", "inconclusive", "one seed"
+VERDICTS = BETTER, WORSE, UNDECIDED, ONE_SEED, NOT_COMPARABLE = (
+    "better", "**worse**", "inconclusive", "one seed", "not comparable",
+)  # fmt: skip
+KERNELS: Mapping[Kernels, str] = {"native": "native", "float32": "emulated"}
+"""What computed bfloat16: the CPU's own instructions, or float32 kernels that round."""
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -60,18 +66,23 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
     "Auxiliaries that see no labels are better than peers that do (DML)": [
         Claim("mte1", "dml", key, "dml") for key in (Key.ACCURACY, Key.ECE)
     ],
-    "A second auxiliary helps": [Claim("mte2", "mte1", key) for key in (Key.ACCURACY, Key.ECE)],
+    "MTE-2 is better than MTE-1, each at the alpha chosen for it": [
+        Claim("mte2", "mte1", key) for key in (Key.ACCURACY, Key.ECE)
+    ],
     "It separates right from wrong predictions better": [
         Claim(each, "ce", key, "misclassification")
         for key in (Key.AUROC, Key.FPR_AT_TPR95)
         for each in ("mte1", "mte2")
     ],
-    "It detects foreign images better": [
+    "It detects OOD images better": [
         Claim(each, "ce", Key.AUROC, "ood", group) for group in range(3) for each in ("mte1", "mte2")
     ],
     "It stays calibrated under corruption": [Claim(each, "ce", Key.ECE, "corruptions") for each in ("mte1", "mte2")],
     "Not in the paper: its NLL is lower": [
         Claim(each, other, Key.NLL) for other in ("ce", "fl", "de3") for each in ("mte1", "mte2")
+    ],
+    "Not in the paper: DML is better than cross-entropy": [
+        Claim("dml", "ce", key) for key in (Key.ACCURACY, Key.ECE, Key.NLL)
     ],
 }  # fmt: skip
 """What the paper says of MTE, in our words; last, what it does not measure."""
@@ -92,6 +103,34 @@ class Study:
         groups = [group for group in found.groups if group.rows[0].setting.name == SETTING_A]
         return groups[index] if index < len(groups) else None
 
+    def choice(self, method: str) -> Choice | None:
+        """How a method's hyper-parameters were chosen in setting A; None where there was nothing to choose."""
+        found = self.studies.get("cifar10")
+        choices = found.choices if found is not None else ()
+        return next((each for each in choices if (each.setting.name, each.line.method) == (SETTING_A, method)), None)
+
+    def kernels(self, cells: Sequence[Cell]) -> frozenset[Kernels]:
+        """What computed bfloat16 in some trainings."""
+        return frozenset[Kernels]().union(
+            *(training_kernels(read_environment(self.store.run_folder(cell.id))) for cell in cells)
+        )
+
+
+def training_kernels(environment: Environment) -> frozenset[Kernels]:
+    """What computed bfloat16 in a training: a run that is resumed at step 0 is trained anew."""
+    sessions = [environment.started, *environment.resumed]
+    first = max(index for index, session in enumerate(sessions) if session.step == 0)
+    return frozenset(session.kernels for session in sessions[first:])
+
+
+def kernels_text(kernels: frozenset[Kernels]) -> str:
+    """Such as `native`.
+
+    >>> kernels_text(frozenset({"native", "float32"}))
+    'native and emulated'
+    """
+    return " and ".join(text for name, text in KERNELS.items() if name in kernels)
+
 
 def row_of(group: Group | None, method: str) -> Row | None:
     """A method's row that has results."""
@@ -100,7 +139,7 @@ def row_of(group: Group | None, method: str) -> Row | None:
 
 
 def column_of(group: Group, key: Key) -> Column:
-    """The column of a measure; under corruption there are several, of which this is the first."""
+    """The column of a metric; under corruption there are several, of which this is the first."""
     return next(column for column in group.columns if column.key is key)
 
 
@@ -147,6 +186,47 @@ def _folded(command: Sequence[str], *, most: int = 80) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def conditions_section(study: Study) -> str:
+    """Hyper-parameters of every method, the values they were chosen from, and what computed bfloat16."""
+    group = study.group("cifar10")
+    rows = []
+    for row in group.rows if group is not None else ():
+        finished = [run.cell for run in row.runs if run.record is not None]
+        if not finished or row.hyper is None:
+            continue
+        choice = study.choice(row.line.method)
+        tried = [trial.cell for trial in choice.trials if trial.measures is not None] if choice is not None else []
+        rows.append(
+            (
+                row.label,
+                hyper_text(row.hyper) or "none",
+                str(len(tried)) if tried else "nothing to choose",
+                kernels_text(study.kernels(tried)),
+                kernels_text(study.kernels(finished)),
+            )
+        )
+    heads = ("", "hyper-parameters", "candidates", "kernels of the candidates", "kernels of the results")
+    return markdown_table(heads, rows) if rows else NOT_RUN
+
+
+def equal_alpha_section(study: Study) -> str:
+    """MTE with one and with two auxiliaries at the same alpha, on the validation images of the first seed."""
+    measured = {}
+    for method in ("mte1", "mte2"):
+        choice = study.choice(method)
+        for trial in choice.trials if choice is not None else ():
+            if trial.measures is not None:
+                measured[method, trial.cell.recipe.hyper["alpha"]] = trial.measures
+    columns = [(key, method) for key in (Key.ACCURACY, Key.ECE, Key.NLL) for method in ("mte1", "mte2")]
+    rows = [
+        (f"{alpha:g}", *(number(KEY_INFO[key], measured[method, alpha][key]) for key, method in columns))
+        for alpha in sorted({alpha for _, alpha in measured})
+        if all((method, alpha) in measured for _, method in columns)
+    ]
+    heads = ("alpha", *(f"{metric_title(KEY_INFO[key])}, {METHODS[method].title}" for key, method in columns))
+    return markdown_table(heads, rows) if rows else NOT_RUN
+
+
 def quality_section(study: Study, *, scaled: bool = False, methods: Sequence[str] = tuple(METHODS)) -> str:
     """Methods in setting A: means over seeds, with half the width of their 95% t intervals."""
     group, errors = study.group("cifar10"), study.group("misclassification")
@@ -176,7 +256,10 @@ def spread(row: Row, column: Column, *, scaled: bool) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A claim as far as it can be tested: the rows of both methods, and first minus second, seed by seed."""
+    """A claim as far as it can be tested: the rows of both methods, and first minus second, seed by seed.
+
+    It is not comparable where different kernels computed the two methods.
+    """
 
     claim: Claim
     group: Group
@@ -184,9 +267,12 @@ class Comparison:
     second: Row
     plain: Summary
     scaled: Summary
+    is_comparable: bool
 
     def verdict(self, *, scaled: bool) -> str:
         """On the first method."""
+        if not self.is_comparable:
+            return NOT_COMPARABLE
         found = self.scaled if scaled else self.plain
         return verdict(found, higher_is_better=KEY_INFO[self.claim.key].higher_is_better)
 
@@ -200,7 +286,9 @@ def compared(study: Study, claims: Sequence[Claim]) -> list[Comparison]:
         if group is not None and first is not None and second is not None:
             plain, scaled = (_difference(group, claim, first, second, scaled=scaled) for scaled in (False, True))
             if plain.count:
-                found.append(Comparison(claim, group, first, second, plain, scaled))
+                kernels = [study.kernels([run.cell for run in row.runs if run.record]) for row in (first, second)]
+                is_comparable = kernels[0] == kernels[1] and len(kernels[0]) == 1
+                found.append(Comparison(claim, group, first, second, plain, scaled, is_comparable))
     return found
 
 
@@ -223,7 +311,7 @@ def _counted(verdicts: Sequence[str]) -> str:
 
 def claims_section(study: Study) -> str:
     """Every claim as differences, seed by seed."""
-    heads = (f"first {MINUS} second", "measure", "the paper", "as trained", "after temperature scaling")
+    heads = (f"first {MINUS} second", "metric", "the paper", "as trained", "after temperature scaling")
     parts = []
     for title, claims in CLAIMS.items():
         rows = [_claim_row(study, each) for each in compared(study, claims)]
@@ -233,14 +321,14 @@ def claims_section(study: Study) -> str:
 
 def _claim_row(study: Study, found: Comparison) -> list[str]:
     key = found.claim.key
-    measure = metric_title(KEY_INFO[key])
+    metric = metric_title(KEY_INFO[key])
     if found.group.foreign:
-        measure = f"{measure}, against {found.group.foreign}"
+        metric = f"{metric}, against {found.group.foreign}"
     if found.claim.study == "corruptions":
-        measure = f"{measure}, mean over corruptions and severities"
+        metric = f"{metric}, mean over corruptions and severities"
     return [
         f"{found.first.label} {MINUS} {found.second.label}",
-        measure,
+        metric,
         _published_text(study, found),
         f"{_difference_text(key, found.plain)}: {found.verdict(scaled=False)}",
         f"{_difference_text(key, found.scaled)}: {found.verdict(scaled=True)}",
@@ -294,6 +382,8 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {
     "study-headline": ("README.md", lambda study: quality_section(study, methods=HEADLINE)),
     "study-parts": ("docs/study.md", parts_section),
     "study-commands": ("docs/study.md", commands_section),
+    "study-conditions": ("docs/study.md", conditions_section),
+    "study-equal-alpha": ("docs/study.md", equal_alpha_section),
     "study-plain": ("docs/study.md", quality_section),
     "study-scaled": ("docs/study.md", lambda study: quality_section(study, scaled=True)),
     "study-verdicts": ("docs/study.md", verdicts_section),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from counterpoise.training.folder import Conditions, Environment
 from counterpoise_study.record import CellRecord
 from counterpoise_study.reduced import PARTS
 from counterpoise_study.report import FORMATS, as_latex_text, as_markdown_text
@@ -11,7 +12,7 @@ from counterpoise_study.sections import document_of
 from counterpoise_study.store import Store
 from counterpoise_study.summary import Summary
 from tools.markdown import section_of
-from tools.study_tables import CLAIMS, SECTIONS, Study, verdict
+from tools.study_tables import CLAIMS, SECTIONS, Study, compared, training_kernels, verdict
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "study" / "results"
@@ -64,6 +65,37 @@ def test_every_claim_is_about_methods_and_measures_that_its_study_has():
             study = STUDIES[claim.study]
             assert {claim.first, claim.second} <= set(study.methods)
             assert claim.key in study.measures
+
+
+def conditions(kernels: str, step: int) -> Conditions:
+    return Conditions(
+        config_digest="", versions={}, revision="", platform="", device="cpu", threads=1, world_size=1, command="",
+        kernels=kernels, step=step,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sessions", "expected"),
+    [
+        ([("native", 0)], {"native"}),
+        ([("native", 0), ("float32", 0)], {"float32"}),  # trained anew
+        ([("native", 0), ("float32", 500)], {"native", "float32"}),
+        ([("native", 0), ("float32", 0), ("float32", 500)], {"float32"}),
+    ],
+)
+def test_kernels_are_those_of_the_steps_that_count(sessions, expected):
+    started, *resumed = [conditions(kernels, step) for kernels, step in sessions]
+    assert training_kernels(Environment(started, resumed)) == expected
+
+
+def test_methods_with_different_kernels_are_not_ranked():
+    study = Study(Store(RESULTS))
+    native = {"ce", "fl", "de3", "mte1", "mte2"}
+    for claims in CLAIMS.values():
+        for found in compared(study, claims):
+            is_across = len({found.claim.first, found.claim.second} & native) == 1
+            for scaled in (False, True):
+                assert (found.verdict(scaled=scaled) == "not comparable") == is_across
 
 
 @pytest.mark.parametrize(

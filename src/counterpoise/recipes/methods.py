@@ -30,6 +30,7 @@ from counterpoise.objectives import (
 
 PAPER = "the MTE paper's grid"
 USUAL = "usual values; none in the MTE paper"
+FLSD = "constants of its own; not a method of the MTE paper"
 ALPHA_GRID = (0.4, 0.6, 0.8, 1.0, 1.2)
 """The interval that the paper tunes alpha in, at steps of 0.2."""
 
@@ -149,7 +150,7 @@ METHODS: dict[str, Method] = {
     "dca": Method("DCA", 1, _loss_made_by(_dca), {"beta": (0.5, 1.0, 5.0, 10.0)}, PAPER),
     "mmce": Method("MMCE", 1, _loss_made_by(_mmce), {"weight": (1.0, 2.0, 3.0, 4.0)}, PAPER),
     "fl": Method("Focal loss", 1, _loss(focal), {"gamma": GAMMA_GRID}, PAPER),
-    "flsd53": Method("FLSD-53", 1, _loss(focal_sample_dependent), {}, PAPER),
+    "flsd53": Method("FLSD-53", 1, _loss(focal_sample_dependent), {}, FLSD),
     "fl-mdca": Method("FL+MDCA", 1, _loss_made_by(_focal_mdca), {"gamma": GAMMA_GRID, "beta": (1.0,)}, PAPER),
     "fl-dtdp": Method(
         "FL+DTDP", 1, _loss_made_by(_focal_dtdp), {"gamma": GAMMA_GRID, "weight": (5.0, 10.0)}, PAPER, prunes=True
