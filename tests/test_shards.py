@@ -83,6 +83,16 @@ def test_a_folder_a_glob_a_list_and_a_manifest_are_the_same_table(tmp_path):
     assert fit_temperature(folder).temperature == pytest.approx(fit_temperature(files).temperature)
 
 
+def test_ood_files_may_be_of_another_split_or_none(tmp_path):
+    labels, (logits, _) = models()
+    folder = write(tmp_path / "net", logits, labels, np.array_split(np.arange(N), 2), split="test", data_set="digits")
+    for name, columns in {"far": {}, "near": {"split": "extra", "data_set": "letters"}}.items():
+        write_predictions(tmp_path / f"{name}.parquet", Predictions.of(logits=logits[:50], **columns))
+    (scores,) = score_files([folder], ood=[tmp_path / "far.parquet", tmp_path / "near.parquet"]).models
+    assert set(scores.ood) == {"far", "letters"}
+    assert (scores.source.splits, scores.source.data_sets) == (["test"], ["digits"])
+
+
 def test_rows_without_ids_are_told_apart_by_their_shard(tmp_path):
     """Numbered from 0 in each shard, they would share jackknife groups and be joined with each other's."""
     labels, both = models()

@@ -99,9 +99,10 @@ class BatchScorer:
         outside = _is_outside(batch)
         labelled = ~outside & (table.labels != MISSING_LABEL)
         state.unlabelled = int((~labelled & ~outside).sum())
-        for name in ("data_set", "split"):
-            column: Category | None = getattr(table, name)
-            state.describe(name, () if column is None else column.names)
+        if batch.ood is None:
+            for name in ("data_set", "split"):
+                column: Category | None = getattr(table, name)
+                state.describe(name, () if column is None else column.names)
         if labelled.any():
             checked = self._checked(batch, labelled, labelled=True)
             columns = {name: column.take(labelled) for name, column in _columns(table).items()}

@@ -112,6 +112,7 @@ class _Read:
 
     model: int
     file: PredictionFile
+    ood: str | None
     batch: FileBatch | None
 
 
@@ -158,13 +159,13 @@ class _Model:
         else:
             self._shard.merge(batch)
 
-    def end_of_file(self, file: PredictionFile) -> None:
+    def end_of_file(self, file: PredictionFile, *, is_own: bool) -> None:
         """Files are merged one by one, so that it does not matter which worker read them."""
         if self._shard is None:
             return
-        splits = tuple(self._shard.names.get("split", ()))
-        self._splits.setdefault(splits, str(file.path))
-        if len(self._splits) > 1 and len(self.own.shards) > 1:
+        if is_own:
+            self._splits.setdefault(tuple(self._shard.names.get("split", ())), str(file.path))
+        if len(self._splits) > 1:
             (one, path), (other, second) = list(self._splits.items())[:2]
             raise PredictionFileError(
                 f"{path} holds the split {', '.join(one) or 'of no name'}, {second} the split "
@@ -257,7 +258,7 @@ def _read_all(
     for read, state, marks in ordered_map(scored, reads(), threads=threads):
         model = models[read.model]
         if state is None:
-            model.end_of_file(read.file)
+            model.end_of_file(read.file, is_own=read.ood is None)
         else:
             model.add(state)
         if pairing is not None:
@@ -283,11 +284,11 @@ def _reads(index: int, model: _Model, score: str, progress: Progress | None) -> 
     for file, place, ood in model.files(score):
         row = 0
         for table in file.batches():
-            yield _Read(index, file, FileBatch(file, table, row, place, ood))
+            yield _Read(index, file, ood, FileBatch(file, table, row, place, ood))
             row += len(table)
             if progress is not None:
                 progress(file.path.name, row, file.rows)
-        yield _Read(index, file, None)
+        yield _Read(index, file, ood, None)
 
 
 class _Pairing:
