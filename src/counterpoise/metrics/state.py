@@ -25,6 +25,7 @@ from counterpoise.metrics.protocol import Metric, Sums
 from counterpoise.metrics.ranks import LabelledColumns, Ranks, ScoreColumn
 from counterpoise.metrics.scores import Scores
 from counterpoise.metrics.standard import group_metrics, standard_metrics
+from counterpoise.metrics.stream import collective_device
 from counterpoise.metrics.summary import group_scores, scores_of
 from counterpoise.metrics.trial import TrialSample
 
@@ -227,8 +228,7 @@ class ScoreState:
 
     def sync(self, group: dist.ProcessGroup | None = None) -> "ScoreState":
         """A state of what all ranks of the group (by default all) have seen. This one keeps its own part."""
-        on_gpu = dist.get_backend(group) == dist.Backend.NCCL
-        device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        device = collective_device(group)
         own = torch.frombuffer(bytearray(self.to_bytes()), dtype=torch.uint8).to(device)
         sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
         dist.all_gather(sizes, torch.tensor([len(own)], device=device), group=group)

@@ -77,8 +77,7 @@ class Stream:
         """A stream of what all ranks of the group (by default all) have seen. This one keeps its own part."""
         synced = Stream(self.metric)
         # A rank that has seen nothing has its zeros on the host, where NCCL does not look.
-        on_gpu = dist.get_backend(group) == dist.Backend.NCCL
-        device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        device = collective_device(group)
         for name, value in self.sums.items():
             total = value.to(device, copy=True)
             dist.all_reduce(total, group=group)
@@ -134,6 +133,12 @@ class Stream:
     def _require_same_metric(self, other: str) -> None:
         if other != repr(self.metric):
             raise ValueError(f"cannot combine {self.metric!r} with {other}: their settings differ")
+
+
+def collective_device(group: dist.ProcessGroup | None) -> torch.device:
+    """Where the group's backend looks for tensors."""
+    on_gpu = dist.get_backend(group) == dist.Backend.NCCL
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 def unpadded(*, dataset_size: int, rank: int, world_size: int, first: int, length: int) -> Tensor:

@@ -188,7 +188,8 @@ class _Model:
 
     def scores(self, options: ScoreOptions) -> Scores:
         """The scores of all that was read."""
-        state, header = self._known_state, self.header
+        state, header = self.state, self.header
+        assert state is not None  # noqa: S101
         if state.unlabelled:
             self.notices.append(f"{self.own.name}: {state.unlabelled:,} rows without a label were left out")
         if state.headline is state.clean and state.corrupted_samples:
@@ -202,11 +203,6 @@ class _Model:
             class_names=None if header.class_names is None else list(header.class_names),
             source=self._source(state),
         )
-
-    @property
-    def _known_state(self) -> ScoreState:
-        assert self.state is not None  # noqa: S101
-        return self.state
 
     def _source(self, state: ScoreState) -> Source:
         assert self.first is not None  # noqa: S101
