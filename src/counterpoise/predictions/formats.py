@@ -12,6 +12,11 @@ from counterpoise.predictions.table import PredictionFileError
 FORMATS: dict[str, Callable[[Path], PredictionFile]] = {".parquet": open_parquet, ".csv": open_csv, ".npz": open_npz}
 
 
+def is_prediction_file(path: Path) -> bool:
+    """Whether the suffix is that of a format."""
+    return path.suffix.lower() in FORMATS
+
+
 def open_predictions(path: str | Path) -> PredictionFile:
     """Open a Parquet, CSV or NPZ file, told by its suffix. What it says is checked now; its rows are read in batches.
 

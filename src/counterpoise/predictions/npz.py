@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from counterpoise._arrays import rows_at_a_time
+from counterpoise._blocks import rows_at_a_time
 from counterpoise.predictions.digest import verified
 from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.prediction_file import PredictionFile, notices_of, refusing
