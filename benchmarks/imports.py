@@ -21,7 +21,7 @@ from counterpoise.predictions import Predictions, write_predictions
 
 MOST_SECONDS = 0.15
 MOST_RATIO = 1.3
-REPETITIONS = 5
+REPETITIONS = 3
 SAMPLES, CLASSES = 10_000, 10
 QUICK = ("--version", "--help", "methods", "recipes")
 ALLOWED = ("counterpoise", "torch", "numpy", "safetensors")
