@@ -291,6 +291,14 @@ def test_the_published_schedule():
     assert factors == pytest.approx({0: 1, 149: 1, 150: 0.1, 200: 0.01, 250: 1e-3, 300: 1e-4, 349: 1e-4})
 
 
+def test_the_first_member_of_an_ensemble_is_the_run_of_one_network(tmp_path):
+    for method in ("ce", "de3"):
+        recipe = small_recipe(method, epochs=1, seed=3)
+        train(recipe, tmp_path / method, data=small_data(recipe), page=False)
+    assert losses(tmp_path / "ce") == losses(RunFolder(tmp_path / "de3").member(0).path)
+    assert losses(tmp_path / "ce") != losses(RunFolder(tmp_path / "de3").member(1).path)
+
+
 @pytest.mark.parametrize(("method", "trainings"), [("mte1", 1), ("de3", 3)])
 def test_networks_are_built_once_for_each_training(method, trainings, tmp_path):
     recipe = small_recipe(method, epochs=1)

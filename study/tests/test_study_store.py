@@ -17,6 +17,7 @@ from counterpoise.recipes.config import Recipe
 from counterpoise_study.cells import Cell, Task
 from counterpoise_study.grid import run_sequentially
 from counterpoise_study.manifest import MOST_FAILURES, MOST_LOSSES, Event, Manifest
+from counterpoise_study.requests import with_initial_weights
 from counterpoise_study.store import Store
 from counterpoise_study.studies import request_of
 
@@ -53,6 +54,20 @@ def written(path, text):
 
 def commits_of(store):
     return Counter((line["cell"], line["stage"]) for line in lines_of(store) if line["kind"] == "committed")
+
+
+def test_a_store_goes_on_by_the_rule_for_initial_weights_that_it_was_begun_with(tmp_path):
+    asked = [request_of("reliability", "smoke", seeds=[0])]
+    begun = [with_initial_weights(request, "by-count") for request in asked]
+    assert Store(tmp_path / "new").as_begun(asked) == asked
+    store = Store(tmp_path / "begun")
+    store.add(begun)
+    assert store.as_begun(asked) == begun
+    assert (
+        store.as_begun([request_of("cifar10", "smoke", seeds=[0])])[0].settings[0].recipe.initial_weights == "by-count"
+    )
+    with pytest.raises(ValueError, match="begun with other options"):
+        store.add(asked)
 
 
 # The manifest

@@ -13,10 +13,10 @@ from counterpoise._documents import from_document, to_document
 from counterpoise.data.corruptions import CORRUPTIONS, SEVERITIES, STANDARD
 from counterpoise.models import Backbone
 from counterpoise.recipes.checks import negative, not_between_0_and_1, not_positive, refuse
-from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest
+from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest, first_value
 from counterpoise.recipes.methods import METHODS, method_named
 
-SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 1
+SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 2
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -25,6 +25,9 @@ Measure = Literal["nll", "accuracy", "ece"]
 
 LARGER_IS_BETTER: tuple[Measure, ...] = ("accuracy",)
 """Of these; the others should be small."""
+
+InitialWeights = Literal["by-seed", "by-count"]
+"""What decides the primary's initial weights: the seed alone, or also how many networks the method trains."""
 
 Allowance = Literal["config", "counterpoise", "torch", "threads", "world-size", "device"]
 """Conditions of a run that may be other when it is resumed, if they are allowed by name."""
@@ -221,6 +224,8 @@ class Recipe:
     """Images in a step, over all devices."""
     seed: int = 0
     """Decides the split, the initial weights, the order of images and their augmentation."""
+    initial_weights: InitialWeights = field(default="by-seed", metadata=first_value("by-count"))
+    """The primary's: by the seed alone, or, as in recipes of version 1, also by the number of the method's networks."""
     data: DataOptions = field(default_factory=DataOptions)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     pruning: PruningOptions = field(default_factory=PruningOptions)
@@ -260,7 +265,17 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
         """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
-        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: to_version_2})
+
+
+def to_version_2(document: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a recipe of version 1 as version 2 has them: its initial weights followed the rule of that time."""
+    return document | {"initial_weights": "by-count"}
+
+
+def recipe_to_version_2(document: dict[str, Any]) -> dict[str, Any]:
+    """A document with a field `recipe` of version 1, with one of version 2."""
+    return document | {"recipe": to_version_2(document["recipe"])}
 
 
 def recipe_of_version_1(document: Mapping[str, Any]) -> Recipe:

@@ -277,7 +277,10 @@ def read_environment(folder: RunFolder) -> Environment:
 def _with_present_digests(environment: Environment, folder: RunFolder) -> Environment:
     """The digest of the configuration by the present rule, where it is that of the first, of all fields."""
     recipe = folder.recipe()
-    first = version_1_digest(json.loads(folder.config.read_text()))
+    document = json.loads(folder.config.read_text())
+    if document["schema_version"] > 1:
+        return environment
+    first = version_1_digest(document)
 
     def renewed(conditions: Conditions) -> Conditions:
         return replace(conditions, config_digest=recipe.digest) if conditions.config_digest == first else conditions

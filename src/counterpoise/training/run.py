@@ -206,11 +206,14 @@ def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:
 def member_seeds(recipe: Recipe) -> list[int]:
     """Seeds of the trainings of a run; of an ensemble's members, far from each other and from those of the next seed.
 
-    >>> member_seeds(Recipe(method="ce", seed=1)), member_seeds(Recipe(method="de3", seed=0))
-    ([1], [1000003, 2000006, 3000009])
+    The first member is the run that a single network has at this seed; where initial weights are `by-count`, it is not.
+
+    >>> member_seeds(Recipe(method="ce", seed=1)), member_seeds(Recipe(method="de3", seed=1))
+    ([1], [1, 1000004, 2000007])
     """
     members = METHODS[recipe.method].members
-    return [recipe.seed] if members == 1 else [recipe.seed + 1_000_003 * (index + 1) for index in range(members)]
+    first = 1 if members > 1 and recipe.initial_weights == "by-count" else 0
+    return [recipe.seed + 1_000_003 * index for index in range(first, first + members)]
 
 
 def _train_one(recipe: Recipe, folder: RunFolder, objective: Objective, plan: _Plan) -> None:

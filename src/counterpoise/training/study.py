@@ -30,7 +30,7 @@ from counterpoise._documents import from_document, to_document
 from counterpoise._extras import require
 from counterpoise._files import write_text
 from counterpoise._locks import Claim, claimed, holding, lock_of
-from counterpoise.recipes.config import LARGER_IS_BETTER, Measure, Recipe
+from counterpoise.recipes.config import LARGER_IS_BETTER, Measure, Recipe, recipe_to_version_2
 from counterpoise.recipes.ranges import Range, changed_fields, with_values
 
 require("optuna", extra="tune", purpose="tuning")
@@ -42,7 +42,7 @@ from optuna.storages import JournalStorage  # noqa: E402
 from optuna.storages.journal import JournalFileBackend  # noqa: E402
 from optuna.trial import FrozenTrial, TrialState  # noqa: E402
 
-SCHEMA, SCHEMA_VERSION = "counterpoise.search", 1
+SCHEMA, SCHEMA_VERSION = "counterpoise.search", 2
 SWEEP = (0.5, 0.0, 1.0, 0.25, 0.75)
 """Shares of each range that are tried first."""
 
@@ -105,7 +105,7 @@ class Search:
     @classmethod
     def from_json(cls, text: str) -> "Search":
         """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
-        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: recipe_to_version_2})
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ class Run:
         shard = Shard.parse(self.shard) if self.shard is not None else Shard()
         require_data(requests, root=self.data_root)
         store = Store(self.store or default_store(self.asked.scale))
+        requests = store.as_begun(requests)
         store.add(requests)
         remove_leftovers(store)
         if self.again:
@@ -172,6 +173,7 @@ class Plan:
         store = Store(self.store) if self.store is not None else None
         if store is not None and store.contents.scale != self.asked.scale:
             raise ValueError(f"{store.path} holds the scale {store.contents.scale}, not {self.asked.scale}")
+        requests = requests if store is None else store.as_begun(requests)
         if self.device_flops is None:
             timing = time_hardware(requests, page=SCALES[self.asked.scale]().page, say=say)
         else:

@@ -7,12 +7,12 @@ from counterpoise.metrics import Key, Scores
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.protocol import Estimates
 from counterpoise.metrics.scores import BinTable, GroupScores
-from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.config import Recipe, recipe_to_version_2
 from counterpoise.scoring import fit_temperature, score_files
 from counterpoise.training.evaluation import ood_files, prediction_file, validation_measures
 from counterpoise.training.folder import RunFolder
 
-SCHEMA, SCHEMA_VERSION = "counterpoise.cell", 2
+SCHEMA, SCHEMA_VERSION = "counterpoise.cell", 3
 
 MEASURED_OF_GROUPS = (Key.ACCURACY, Key.NLL, Key.ECE)
 """Of every corruption and severity these alone, because there are many."""
@@ -76,7 +76,7 @@ class CellRecord:
     @classmethod
     def from_json(cls, text: str) -> "CellRecord":
         """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
-        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={2: recipe_to_version_2})
 
 
 def record_of(run: RunFolder, *, source: str) -> CellRecord:

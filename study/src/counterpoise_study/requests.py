@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from counterpoise.recipes.config import Measure, Recipe
+from counterpoise.recipes.config import InitialWeights, Measure, Recipe
 from counterpoise.recipes.methods import METHODS
 
 Hyper = dict[str, float]
@@ -141,6 +141,12 @@ def merged(before: Request, now: Request) -> Request:
     methods = list(dict.fromkeys([*METHODS, *(line.method for line in lines.values())]))
     order = sorted(lines.values(), key=lambda line: (places[line.setting], methods.index(line.method)))
     return replace(now, settings=settings, lines=tuple(order))
+
+
+def with_initial_weights(request: Request, rule: InitialWeights) -> Request:
+    """The same by another rule for initial weights, in all of its settings."""
+    settings = [replace(each, recipe=replace(each.recipe, initial_weights=rule)) for each in request.settings]
+    return replace(request, settings=tuple(settings))
 
 
 def candidates_of(method: str, *, most: int | None) -> tuple[Hyper, ...]:
