@@ -54,7 +54,7 @@ def recipe_for(method: str, *, threads: int = 1) -> Recipe:
         epochs=EPOCHS,
         batch=50,
         initial_weights="by-count",  # by which the traces were written
-        data=DataOptions(name="cifar10", held_out=100, limit=100 + 50 * STEPS_AN_EPOCH),
+        data=DataOptions(name="cifar10", validation=100, limit=100 + 50 * STEPS_AN_EPOCH),
         optimizer=OptimizerOptions(lr=0.02, milestones=(3,)),
         engine=EngineOptions(accelerator="cpu", threads=threads),
     )

@@ -46,7 +46,7 @@ def test_a_run_folder_is_complete_in_itself(tmp_path):
         or environment.started.versions["torch"]
     )
     assert environment.started.threads == 1
-    assert len(json.loads(run.split.read_text())["held_out"]) == 20
+    assert len(json.loads(run.split.read_text())["validation"]) == 20
     assert [int(row["epoch"]) for row in RowLog(run.epochs, EPOCH_COLUMNS).rows()] == [0, 1]
     assert evaluation.to_json() == Evaluation.from_json(run.scores.read_text()).to_json()
     assert "<html" in run.report.read_text()
@@ -56,9 +56,9 @@ def test_a_run_folder_is_complete_in_itself(tmp_path):
     assert test.header.config_digest == recipe.digest
     assert test.header.class_names == CLASSES
     assert open_predictions(run.predictions / "validation.parquet").rows == 20
-    foreign = read_predictions(run.predictions / "ood_noise.parquet")
-    assert not foreign.in_distribution.any()
-    assert (foreign.labels == -1).all()
+    ood = read_predictions(run.predictions / "ood_noise.parquet")
+    assert not ood.in_distribution.any()
+    assert (ood.labels == -1).all()
     # What ships is the primary alone.
     assert set(load_file(run.primary)) == set(networks(recipe, 0)[0].state_dict())
     trained = load_run(folder)
@@ -272,7 +272,7 @@ def test_what_cannot_be_trained_is_refused_in_words(options, message):
         options()
 
 
-def test_foreign_images_of_another_size_are_refused(tmp_path):
+def test_ood_images_of_another_size_are_refused(tmp_path):
     recipe = small_recipe(epochs=1)
     data = replace(small_data(recipe, test=True), ood={"big": lambda: striped_images(10, size=16)})
     with pytest.raises(ValueError, match=r"images of \[3, 16, 16\], the model was trained on \[3, 8, 8\]"):

@@ -215,7 +215,7 @@ def conditions_section(study: Study) -> str:
         if not finished or row.hyper is None:
             continue
         choice = study.choice(row.line.method)
-        tried = [trial.cell for trial in choice.trials if trial.measures is not None] if choice is not None else []
+        tried = [trial.cell for trial in choice.trials if trial.metrics is not None] if choice is not None else []
         rows.append(
             (
                 row.label,
@@ -235,8 +235,8 @@ def equal_alpha_section(study: Study) -> str:
     for method in ("mte1", "mte2"):
         choice = study.choice(method)
         for trial in choice.trials if choice is not None else ():
-            if trial.measures is not None:
-                measured[method, trial.cell.recipe.hyper["alpha"]] = trial.measures
+            if trial.metrics is not None:
+                measured[method, trial.cell.recipe.hyper["alpha"]] = trial.metrics
     columns = [(key, method) for key in (Key.ACCURACY, Key.ECE, Key.NLL) for method in ("mte1", "mte2")]
     rows = [
         (f"{alpha:g}", *(number(KEY_INFO[key], measured[method, alpha][key]) for key, method in columns))
@@ -342,8 +342,8 @@ def claims_section(study: Study) -> str:
 def _claim_row(study: Study, found: Comparison) -> list[str]:
     key = found.claim.key
     metric = metric_title(KEY_INFO[key])
-    if found.group.foreign:
-        metric = f"{metric}, against {found.group.foreign}"
+    if found.group.ood:
+        metric = f"{metric}, against {found.group.ood}"
     if found.claim.study == "corruptions":
         metric = f"{metric}, mean over corruptions and severities"
     return [
@@ -389,9 +389,9 @@ def verdict(difference: Summary, *, higher_is_better: bool | None) -> str:
 def _published_text(study: Study, found: Comparison) -> str:
     """The paper's own difference on the data set, at its own scale."""
     key = found.claim.key
-    tables, foreign = study.studies[found.claim.study].study.tables, column_of(found.group, key).foreign
+    tables, ood = study.studies[found.claim.study].study.tables, column_of(found.group, key).ood
     numbers = [
-        published_number(tables, row.setting.published, row.line.method, key, foreign)
+        published_number(tables, row.setting.published, row.line.method, key, ood)
         for row in (found.first, found.second)
     ]
     values = [each.value for each in numbers if each is not None]

@@ -13,17 +13,17 @@ from counterpoise._documents import from_document, to_document
 from counterpoise.data.corruptions import CORRUPTIONS, SEVERITIES, STANDARD
 from counterpoise.models import Backbone
 from counterpoise.recipes.checks import negative, not_between_0_and_1, not_positive, refuse
-from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest, first_value
+from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest, first_name, first_value
 from counterpoise.recipes.methods import METHODS, method_named
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 2
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
-Measure = Literal["nll", "accuracy", "ece"]
+ValidationMetric = Literal["nll", "accuracy", "ece"]
 """What is measured on the validation images, and may be monitored and searched by."""
 
-LARGER_IS_BETTER: tuple[Measure, ...] = ("accuracy",)
+LARGER_IS_BETTER: tuple[ValidationMetric, ...] = ("accuracy",)
 """Of these; the others should be small."""
 
 InitialWeights = Literal["by-seed", "by-count"]
@@ -44,8 +44,8 @@ class DataOptions:
     """Data set with the splits train and test: a name such as digits, a folder of Parquet or of images, or a hub id."""
     domain: str | None = None
     """Domain that is left out of training and tested on, for sets that have domains."""
-    held_out: int | float = 5000
-    """Training images held out for validation, by seed: a number, or a fraction below 1."""
+    validation: int | float = field(default=5000, metadata=first_name("held_out"))
+    """Training images that are kept for validation, by seed: a number, or a fraction below 1."""
     pipeline: Literal["memory", "stream"] = "memory"
     """All images in memory as one tensor, augmented on the device; or streamed from disk or the hub by workers."""
     workers: int = 2
@@ -64,7 +64,7 @@ class DataOptions:
     """Resize and centre-crop images to this many pixels; None where all have one size."""
 
     def __post_init__(self) -> None:
-        sizes = {"window": self.window, "limit": self.limit, "size": self.size, "held_out": self.held_out}
+        sizes = {"window": self.window, "limit": self.limit, "size": self.size, "validation": self.validation}
         refuse(
             not_positive({f"data.{name}": value for name, value in sizes.items()})
             + negative({"data.workers": self.workers, "data.padding": self.padding})
@@ -156,8 +156,8 @@ class EngineOptions:
     """Save the complete state every so many steps, in addition to every epoch."""
     checkpoint_epochs: int = field(default=1, metadata=CHANGES_NO_RESULT)
     """Save the complete state every so many epochs."""
-    monitor: Measure = field(default="nll", metadata=CHANGES_NO_RESULT)
-    """Validation measure by which the best checkpoint is kept; what ships is the last epoch."""
+    monitor: ValidationMetric = field(default="nll", metadata=CHANGES_NO_RESULT)
+    """Validation metric by which the best checkpoint is kept; what ships is the last epoch."""
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = field(default=(), metadata=CHANGES_NO_RESULT)
     """In addition to the CSV files, which are always written."""
 
@@ -180,7 +180,7 @@ class EvaluationOptions:
     """What is predicted and measured after training."""
 
     ood: tuple[str, ...] = ()
-    """Data sets of foreign images, by name or path; those that are not divided into splits are taken whole."""
+    """Data sets of OOD images, by name or path; those that are not divided into splits are taken whole."""
     corruptions: tuple[str, ...] = ()
     """CIFAR-C-style corruptions of the test images, by name; `standard` for the usual 15, `all` for 19."""
     severities: tuple[int, ...] = (1, 2, 3, 4, 5)
@@ -270,7 +270,9 @@ class Recipe:
 
 def to_version_2(document: dict[str, Any]) -> dict[str, Any]:
     """The fields of a recipe of version 1 as version 2 has them: its initial weights followed the rule of that time."""
-    return document | {"initial_weights": "by-count"}
+    names = {"held_out": "validation"}
+    data = {names.get(name, name): value for name, value in document.get("data", {}).items()}
+    return document | {"initial_weights": "by-count", "data": data}
 
 
 def recipe_to_version_2(document: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
 from counterpoise._files import replacing, write_text
 from counterpoise._locks import acquired, lock_of
-from counterpoise.recipes.config import Allowance, Measure, Recipe, version_1_digest
+from counterpoise.recipes.config import Allowance, Recipe, ValidationMetric, version_1_digest
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.environment", 1
 PACKAGES = ("torch", "torchvision", "lightning", "numpy", "datasets", "pyarrow", "timm", "safetensors")
@@ -30,7 +30,7 @@ EPOCH_COLUMNS = (
     "epoch",
     "step",
     "training_loss",
-    *(f"validation_{name}" for name in get_args(Measure)),
+    *(f"validation_{name}" for name in get_args(ValidationMetric)),
     "lr",
     "images_per_second",
     "seconds",
@@ -97,7 +97,7 @@ class RunFolder:
 
     @property
     def epochs(self) -> Path:
-        """Training loss and validation measures of every epoch."""
+        """Training loss and validation metrics of every epoch."""
         return self.path / "epochs.csv"
 
     @property

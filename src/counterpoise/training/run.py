@@ -168,7 +168,7 @@ def _prepared(
     if len(images.classes) < 2:
         raise ValueError(f"{images.name} has {len(images.classes)} class; at least 2 are needed")
     if len(images) < processes:
-        raise ValueError(f"{len(images)} images are held out, fewer than there are processes, {processes}")
+        raise ValueError(f"{len(images)} images are for validation, fewer than there are processes, {processes}")
     make = models or recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
     seed = member_seeds(recipe)[0]
     built = make(seed)
@@ -187,8 +187,8 @@ def _conditions(recipe: Recipe) -> Conditions:
 def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:
     """Whatever of the run is not there yet."""
     recipe, data = plan.recipe, plan.data
-    if data.held_out is not None and is_first_process():
-        keep_split(plan.run.split, data.held_out)
+    if data.validation_rows is not None and is_first_process():
+        keep_split(plan.run.split, data.validation_rows)
     primaries = []
     for seed, folder in zip(member_seeds(recipe), member_folders(recipe, plan.run), strict=True):
         objective = plan.objective(seed)

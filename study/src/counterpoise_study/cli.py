@@ -11,7 +11,7 @@ import tyro
 
 from counterpoise.cli.program import run_program
 from counterpoise.cli.train import DataRoot, say_interrupted
-from counterpoise.recipes.config import Allowance, Measure
+from counterpoise.recipes.config import Allowance, ValidationMetric
 from counterpoise_study import __version__
 from counterpoise_study.scales import ScaleName
 
@@ -44,8 +44,8 @@ class Asked:
     """Settings, of those of the studies, such as cifar10-resnet34; by default all."""
     methods: MethodFile = None
     """A Python file with methods of your own, in a dictionary METHODS, that join every study. It is run as code."""
-    rule: Measure = "nll"
-    """Validation measure that chooses hyper-parameters: the lowest NLL or ECE, or the highest accuracy."""
+    rule: ValidationMetric = "nll"
+    """Validation metric that chooses hyper-parameters: the lowest NLL or ECE, or the highest accuracy."""
 
 
 AskedFields = Annotated[Asked, tyro.conf.arg(name="")]

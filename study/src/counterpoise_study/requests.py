@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from counterpoise.recipes.config import InitialWeights, Measure, Recipe
+from counterpoise.recipes.config import InitialWeights, Recipe, ValidationMetric
 from counterpoise.recipes.methods import METHODS
 
 Hyper = dict[str, float]
@@ -36,8 +36,8 @@ class Setting:
         name: unique within a scale.
         title: as tables show it.
         recipe: of everything but the method, its hyper-parameters and the seed.
-        near: foreign set that is like the data; empty for none.
-        far: foreign sets that are not; the paper's numbers are of the first.
+        near: OOD set that is like the data; empty for none.
+        far: OOD sets that are not; the paper's numbers are of the first.
         published: where the paper's numbers are.
         tuned_in: the setting that hyper-parameters are chosen in; empty for this one.
         variant: what is other than in the setting that has the title alone; empty for that one.
@@ -85,14 +85,14 @@ class Request:
     Attributes:
         study: name of it.
         scale: name of it.
-        rule: validation measure that chooses hyper-parameters.
+        rule: validation metric that chooses hyper-parameters.
         settings: that are compared in, and those that hyper-parameters are chosen in.
         lines: that are compared.
     """
 
     study: str
     scale: str
-    rule: Measure
+    rule: ValidationMetric
     settings: tuple[Setting, ...]
     lines: tuple[Line, ...]
 

@@ -150,14 +150,14 @@ class Store:
             self.manifest.append(Event(*task.key, "started", step=step))
             return True
 
-    def commit(self, task: Task, *, measures: dict[str, float], seconds: float, peak_memory: int | None) -> None:
+    def commit(self, task: Task, *, metrics: dict[str, float], seconds: float, peak_memory: int | None) -> None:
         """Record that a task is finished, for the first and only time."""
         with holding(self.lock):
             self.manifest.refresh()
             if self.manifest.state(task.key).committed is not None:
                 raise AssertionError(f"cell {task.cell.id} was committed before, by another process")
             self.manifest.append(
-                Event(*task.key, "committed", measures=measures, seconds=seconds, peak_memory=peak_memory)
+                Event(*task.key, "committed", measures=metrics, seconds=seconds, peak_memory=peak_memory)
             )
 
     def adopt(self, events: Sequence[Event]) -> None:
