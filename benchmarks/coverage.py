@@ -239,9 +239,9 @@ def ece_coverage(
         flat = sums_by_index(index.flatten(), p.flatten(), hits.flatten(), rows * BINS)
         sums = flat.map(lambda each: each.view(-1, BINS))
         low, high = calibration_error_interval_by_class(sums)
-        measures = (noise_floor, expected_calibration_error, debiased_calibration_error)
+        metrics = (noise_floor, expected_calibration_error, debiased_calibration_error)
         counted = ((low <= error) & (error <= high), high < error, low > error, high - low, (~hits).sum(-1))
-        found.append(torch.stack([each.double() for each in (*counted, *(measure(sums) for measure in measures))]))
+        found.append(torch.stack([each.double() for each in (*counted, *(metric(sums) for metric in metrics))]))
     names = ("coverage", "interval_below", "interval_above", "width", "errors", "floor", "plug_in", "debiased")
     return dict(zip(names, torch.cat(found, -1).mean(-1).tolist(), strict=True))
 

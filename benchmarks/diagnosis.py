@@ -5,7 +5,7 @@ the validation NLL of every epoch are compared with the kept learning curve. Mea
 
 - the loss of every step, and its gradients with respect to the logits of every model, are compared with the closed form
   in float64: `CE(f, y) + alpha (1/N) sum_i KL(g_i || f) + sum_i KL(f || g_i)`, constants first;
-- the accuracy and NLL of all models on training batches and held-out images are recorded, epoch by epoch.
+- the accuracy and NLL of all models on training batches and validation images are recorded, epoch by epoch.
 
 By default the cell is MTE-1 in the setting of the study's figures, at the chosen alpha and the first seed.
 """
@@ -204,7 +204,7 @@ def read_curve(run: RunFolder) -> list[dict[str, str]]:
 
 
 def difference(first: Sequence[dict[str, str]], second: Sequence[dict[str, str]]) -> float:
-    """Largest difference of two learning curves: losses of training, and NLL of the held-out images."""
+    """Largest difference of two learning curves: losses of training, and NLL of the validation images."""
     names = ("training_loss", "validation_nll")
     pairs = [(float(a[name]), float(b[name])) for a, b in zip(first, second, strict=True) for name in names]
     return float(np.abs(np.subtract(*np.transpose(pairs))).max())

@@ -201,7 +201,7 @@ def disturb(store: Store, *, kills: Kills, commits: int, moments: random.Random)
     coordinator = _start(store)
     try:
         for victim, share in zip(victims, sorted(moments.uniform(0, LATEST) for _ in victims), strict=True):
-            while len(store.progress().measures) < share * commits and coordinator.poll() is None:
+            while len(store.progress().metrics) < share * commits and coordinator.poll() is None:
                 time.sleep(_LOOK)
             time.sleep(moments.uniform(0, MOMENT))
             if victim == "worker" and (alive := _in_mid_cell(store, coordinator)):
@@ -214,7 +214,7 @@ def disturb(store: Store, *, kills: Kills, commits: int, moments: random.Random)
             else:
                 break
             killed[victim] += 1
-            progress(f"{len(store.progress().measures)} of {commits} committed, killed {dict(killed)}")
+            progress(f"{len(store.progress().metrics)} of {commits} committed, killed {dict(killed)}")
         if coordinator.wait() != 0:
             raise RuntimeError(f"the last coordinator ended with exit code {coordinator.returncode}")
     finally:

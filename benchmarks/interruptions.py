@@ -57,7 +57,7 @@ def recipe_for(method: str, pipeline: str, precision: Precision) -> Recipe:
         batch=BATCH,
         data=DataOptions(
             name="cifar10",
-            held_out=100,
+            validation=100,
             limit=100 + STEPS * BATCH,
             pipeline="memory" if pipeline == "memory" else "stream",
             workers=2 if pipeline.endswith("2 workers") else 0,

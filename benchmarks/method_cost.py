@@ -92,7 +92,7 @@ def recipe_of(method: str, *, images: int) -> Recipe:
     """The setting of the reduced study's figures, for two epochs."""
     recipe = reduced().figure.recipe
     return replace(
-        recipe, method=method, epochs=2, data=replace(recipe.data, limit=images + HELD_OUT, held_out=HELD_OUT)
+        recipe, method=method, epochs=2, data=replace(recipe.data, limit=images + HELD_OUT, validation=HELD_OUT)
     )
 
 

@@ -109,8 +109,8 @@ def loss_run(*, samples: int, classes: int, auxiliaries: int = 1) -> Callable[[]
 def evaluation_run(*, samples: int, classes: int) -> Callable[[], None]:
     """A batch of confident predictions through all exact sums."""
     logits, labels = predictions(samples=samples, classes=classes)
-    measures = (Performance(), TopLabelCalibration(), ClasswiseCalibration(num_classes=classes))
-    streams: list[Stream] = [Stream(measure) for measure in measures]
+    metrics = (Performance(), TopLabelCalibration(), ClasswiseCalibration(num_classes=classes))
+    streams: list[Stream] = [Stream(metric) for metric in metrics]
 
     def run() -> None:
         batch = prediction_table(logits=logits, labels=labels).checked_rows()

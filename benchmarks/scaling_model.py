@@ -32,7 +32,7 @@ IMAGE_BYTES = 2 * INTEGER
 ORDER_BYTES = 48
 """Bytes per image while `MemoryLoader` shuffles."""
 
-PIECE_BYTES = 185
+ROW_GROUP_BYTES = 185
 """Bytes per row group that a process of `StreamLoader` holds."""
 
 CHOICE_BYTES = 81
@@ -312,4 +312,4 @@ def memory_loader_bytes(images: int, *, shape: tuple[int, int, int]) -> int:
 
 def stream_index_bytes(rows: int, *, row_group: int, excluded: bool) -> int:
     """What each process of a stream knows of all rows: their row groups and, where any is left out, a mask."""
-    return math.ceil(rows / row_group) * PIECE_BYTES + (rows if excluded else 0)
+    return math.ceil(rows / row_group) * ROW_GROUP_BYTES + (rows if excluded else 0)

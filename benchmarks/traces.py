@@ -52,7 +52,8 @@ def recipe_for(method: str, *, threads: int = 1) -> Recipe:
         auxiliary=Backbone(name="cnn", width=4),
         epochs=EPOCHS,
         batch=50,
-        data=DataOptions(name="cifar10", held_out=100, limit=100 + 50 * STEPS_AN_EPOCH),
+        initial_weights="by-count",  # by which the traces were written
+        data=DataOptions(name="cifar10", validation=100, limit=100 + 50 * STEPS_AN_EPOCH),
         optimizer=OptimizerOptions(lr=0.02, milestones=(3,)),
         engine=EngineOptions(accelerator="cpu", threads=threads),
     )

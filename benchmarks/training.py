@@ -60,7 +60,7 @@ def recipe() -> Recipe:
     small = RECIPES["cifar10-small"].recipe()
     return replace(
         small,
-        data=replace(small.data, held_out=0.1),
+        data=replace(small.data, validation=0.1),
         engine=replace(small.engine, accelerator="cpu"),
     )
 

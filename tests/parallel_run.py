@@ -58,7 +58,7 @@ def note_how_it_ended(folder: Path, holders: list[int]) -> None:
 def run(folder: Path, *, devices: int, strategy: str, method: str, network: str, action: str = "train") -> None:
     """Train, or what the action says; `told` is a run that is told to end, and then resumed."""
     # Two ranks share 8 images of 9; of 17 in batches of 8 the first rank has a batch more than the second.
-    changes: dict[str, Any] = {"data__held_out": 17, "evaluation__batch": 9}
+    changes: dict[str, Any] = {"data__validation": 17, "evaluation__batch": 9}
     recipe = small_recipe(
         method,
         engine__devices=devices,

@@ -40,7 +40,7 @@ def small_recipe(method: str = "mte1", **changes: Any) -> Recipe:
         auxiliary=network,
         epochs=2,
         batch=20,
-        data=DataOptions(held_out=20, padding=1),
+        data=DataOptions(validation=20, padding=1),
         optimizer=OptimizerOptions(lr=0.05, milestones=(1,)),
         engine=EngineOptions(accelerator="cpu", threads=1, checkpoint_steps=2),
     )

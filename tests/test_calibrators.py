@@ -29,7 +29,7 @@ from counterpoise.calibrators import (
     VectorScaling,
 )
 from counterpoise.calibrators.binning import FLOOR
-from counterpoise.calibrators.dirichlet import PENALTY_GRID, fold_of_each, held_out_nll
+from counterpoise.calibrators.dirichlet import PENALTY_GRID, fold_of_each, validation_nll
 from counterpoise.calibrators.inputs import LabelledLogits
 
 # As quick as possible where the choice of penalties is not what is tested.
@@ -175,13 +175,13 @@ def test_dirichlet_calibration_chooses_what_cross_validation_with_scipy_chooses(
     assert np.bincount(fold).tolist() == [16] * 5
     candidates = [Penalties(a, b) for a in (1.0, 0.1, 0.01, 1e-3, 1e-4) for b in (1.0, 0.1, 0.01, 1e-3, 1e-4)]
     theirs = np.zeros(25)
-    for held_out in range(5):
-        inside = fold != held_out
+    for left_out in range(5):
+        inside = fold != left_out
         for i, penalties in enumerate(candidates):
             _, w, b = minimum(features[inside], labels[inside], matrix=True, **vars(penalties))
             log_p = log_softmax(features[~inside] @ w.T + b, -1)
             theirs[i] += nll(log_p, labels[~inside]) * (~inside).sum()
-    ours = sum(held_out_nll(LabelledLogits(torch.tensor(features), torch.tensor(labels)), candidates))
+    ours = sum(validation_nll(LabelledLogits(torch.tensor(features), torch.tensor(labels)), candidates))
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
     chosen = DirichletCalibration().fit(logits, labels).penalties
     assert chosen == candidates[theirs.argmin()]

@@ -103,7 +103,7 @@ def test_permutations_differ_between_epochs_and_leave_the_global_state_alone():
 
 
 @given(st.integers(2, 500), seeds, st.data())
-def test_held_out_rows_are_a_sorted_partition(rows, seed, data):
+def test_validation_rows_are_a_sorted_partition(rows, seed, data):
     size = data.draw(st.integers(1, rows - 1) | st.floats(0.6 / rows, 1 - 0.6 / rows))
     train, held = hold_out(rows, size=size, seed=seed)
     assert len(held) == (size if isinstance(size, int) else round(size * rows))

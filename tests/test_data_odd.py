@@ -205,7 +205,10 @@ def test_test_images_without_labels_are_noticed_before_training(tmp_path, labels
     write(tmp_path / "mine" / "train.parquet", random_pixels(60, 8), [0, 1] * 30)
     write(tmp_path / "mine" / "test.parquet", random_pixels(3, 8), labels)
     recipe = replace(
-        RECIPES["digits"].recipe(), epochs=1, batch=10, data=DataOptions(str(tmp_path / "mine"), held_out=10, padding=0)
+        RECIPES["digits"].recipe(),
+        epochs=1,
+        batch=10,
+        data=DataOptions(str(tmp_path / "mine"), validation=10, padding=0),
     )
     if max(labels) < 0:
         with pytest.raises(ValueError, match="the test images of mine have no labels"):

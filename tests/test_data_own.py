@@ -112,8 +112,8 @@ def test_ood_sets_of_one_name_stay_two(tmp_path):
     paths = tuple(str(tmp_path / folder / "test.parquet") for folder in ("near", "far"))
     recipe = RECIPES["digits"].recipe()
     for names, expected in ((paths, paths), (paths[:1], ("test",))):
-        foreign = named_data(replace(recipe, evaluation=replace(recipe.evaluation, ood=names))).ood
-        assert tuple(load().name for load in foreign.values()) == expected
+        ood = named_data(replace(recipe, evaluation=replace(recipe.evaluation, ood=names))).ood
+        assert tuple(load().name for load in ood.values()) == expected
 
 
 def test_statistics_may_be_arrays_and_must_be_positive():

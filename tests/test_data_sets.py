@@ -210,7 +210,7 @@ def test_a_run_that_streams_from_the_hub_copies_nothing(tmp_path, monkeypatch):
     for room in ("data.images", "data.stream", "training.data"):
         monkeypatch.setattr(f"counterpoise.{room}.resolve", lambda *_, **__: source)
     monkeypatch.delattr(datasets, "load_dataset")
-    options = {"name": "owner/name", "pipeline": "stream", "held_out": 4, "workers": 0}
+    options = {"name": "owner/name", "pipeline": "stream", "validation": 4, "workers": 0}
     recipe = Recipe(method="ce", data=DataOptions(**options), batch=4, seed=0)
     data = named_data(recipe)
     require_evaluable(recipe, data.validation, root=None)
@@ -270,7 +270,7 @@ def test_hidden_folders_and_files_are_no_classes_and_no_images(tmp_path):
     ("files", "split"),
     [(("test.parquet", "train.parquet"), "test"), (("some.parquet",), "all"), (("cat/0.png",), "all")],
 )
-def test_foreign_images_are_the_test_split_or_the_whole(tmp_path, files, split):
+def test_ood_images_are_the_test_split_or_the_whole(tmp_path, files, split):
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

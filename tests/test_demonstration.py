@@ -14,7 +14,7 @@ def test_from_images_to_a_comparison(real_data, tmp_path, monkeypatch):
     recipe = demonstration.demonstration_recipe()
     network = Backbone(name="cnn", width=4)
     small = replace(
-        recipe, primary=network, auxiliary=network, epochs=1, data=replace(recipe.data, limit=600, held_out=100)
+        recipe, primary=network, auxiliary=network, epochs=1, data=replace(recipe.data, limit=600, validation=100)
     )
     for method in demonstration.METHODS:
         demonstration.demonstrate(replace(small, method=method), tmp_path)

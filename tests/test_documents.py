@@ -1,7 +1,7 @@
 """Documents of earlier versions: the first of every schema is kept, and reads; fields may be added."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -23,15 +23,34 @@ FIRST = Path(__file__).parent / "golden" / "documents"
 @pytest.mark.parametrize(
     ("name", "read"),
     [
-        ("recipe-1.json", Recipe.from_json),
-        ("search-1.json", Search.from_json),
+        ("recipe-2.json", Recipe.from_json),
+        ("search-2.json", Search.from_json),
         ("scores-1.json", Scores.from_json),
         ("evaluation-1.json", Evaluation.from_json),
     ],
 )
-def test_the_first_version_reads_and_nothing_of_it_is_lost(name, read):
+def test_the_present_version_reads_as_it_was_first_and_nothing_of_it_is_lost(name, read):
     text = (FIRST / name).read_text()
     assert contains(json.loads(read(text).to_json()), json.loads(text))
+
+
+def test_the_first_version_of_a_recipe_reads_with_the_rules_of_its_time():
+    first, second = (Recipe.from_json((FIRST / f"recipe-{version}.json").read_text()) for version in (1, 2))
+    assert replace(first, initial_weights="by-seed") == second
+    assert first.initial_weights == "by-count"
+
+
+def test_the_first_version_of_a_search_reads_with_a_recipe_of_the_first():
+    first, second = (Search.from_json((FIRST / f"search-{version}.json").read_text()) for version in (1, 2))
+    assert replace(first, recipe=replace(first.recipe, initial_weights="by-seed")) == second
+    assert first.recipe.initial_weights == "by-count"
+
+
+@pytest.mark.parametrize("recipe", [None, [], "mte1"])
+def test_what_cannot_be_brought_to_the_present_version_is_refused(recipe):
+    text = json.dumps({**json.loads((FIRST / "search-1.json").read_text()), "recipe": recipe})
+    with pytest.raises(ValueError, match="search of version 1 is incomplete or malformed"):
+        Search.from_json(text)
 
 
 def test_the_first_version_of_a_shared_folder_reads():

@@ -249,11 +249,11 @@ def test_every_interval_covers(temperature):
     """300 samples of 1,000 against a population of a million; three standard errors of such a coverage are 4 points."""
     generator = torch.Generator().manual_seed(0)
 
-    def draw(samples, foreign):
+    def draw(samples, ood_samples):
         logits = 2.5 * torch.randn(samples, 5, generator=generator, dtype=torch.float64)
         real = torch.softmax(logits / temperature, -1)
         labels = torch.multinomial(real, 1, generator=generator).squeeze(-1)
-        ood = 1.5 * torch.randn(foreign, 5, generator=generator, dtype=torch.float64)
+        ood = 1.5 * torch.randn(ood_samples, 5, generator=generator, dtype=torch.float64)
         return evaluate(logits=logits, labels=labels, ood_logits=ood)
 
     def estimates(scores):

@@ -80,7 +80,7 @@ def test_a_rank_that_is_told_to_end_takes_the_other_along(tmp_path, alone):
 
 
 def test_ranks_validate_with_the_same_buffers_and_every_image_once(tmp_path):
-    """With BatchNorm, a moving average, and held-out images that the ranks cannot share evenly."""
+    """With BatchNorm, a moving average, and validation images that the ranks cannot share evenly."""
     folder = tmp_path / "run"
     run(folder, "2", "ddp", "mte1", "batchnorm", "uneven")
     for step in (5, 10):
@@ -92,8 +92,8 @@ def test_ranks_validate_with_the_same_buffers_and_every_image_once(tmp_path):
     for name, buffer in first.items():
         if name.startswith("average.module."):
             assert torch.equal(buffer, shipped[name.removeprefix("average.module.")]), name
-    held_out = read_predictions(RunFolder(folder).predictions / "validation.parquet")
-    nll = functional.cross_entropy(torch.tensor(held_out.values), torch.tensor(held_out.labels))
+    validation = read_predictions(RunFolder(folder).predictions / "validation.parquet")
+    nll = functional.cross_entropy(torch.tensor(validation.values), torch.tensor(validation.labels))
     last = RowLog(RunFolder(folder).epochs, EPOCH_COLUMNS).rows()[-1]
-    assert len(held_out) == 17
+    assert len(validation) == 17
     assert float(last["validation_nll"]) == pytest.approx(nll.item(), rel=1e-5)

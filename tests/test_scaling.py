@@ -148,7 +148,7 @@ def test_the_index_of_a_stream_grows_by_row_groups_and_the_choice_by_rows(tmp_pa
     table = pyarrow.table({"image": encoded, "label": np.arange(rows) % 3})
     for split in ("train", "test"):
         parquet_module.write_table(table, tmp_path / f"{split}.parquet", row_group_size=1000)
-    options = DataOptions(name=str(tmp_path), pipeline="stream", workers=0, held_out=10)
+    options = DataOptions(name=str(tmp_path), pipeline="stream", workers=0, validation=10)
     loaders = []
     peak = peak_of(lambda: loaders.append(named_data(Recipe(data=options, batch=10)).training(0, 0, 1))).most
     assert peak / rows == pytest.approx(model.CHOICE_BYTES, rel=0.02)
@@ -166,7 +166,7 @@ def test_a_row_group_in_memory():
     row_groups = tuple(RowGroup("file", 300 + index, 10**9 + 1000 * index, 1000 + index) for index in range(20_000))
     each = (tracemalloc.get_traced_memory()[0] - before) / len(row_groups)
     tracemalloc.stop()
-    assert each == pytest.approx(model.PIECE_BYTES, rel=0.2)
+    assert each == pytest.approx(model.ROW_GROUP_BYTES, rel=0.2)
 
 
 def test_ranks_send_what_the_formula_says():
@@ -185,7 +185,7 @@ def test_by_hand():
     assert model.step_flops(JOB) == 3 * 32 * 2 * 1e9
     assert model.checkpoint_bytes(JOB) == 8 * 2 * 10**7
     assert model.merge_rounds(1000) == 10
-    assert model.stream_index_bytes(10**10, row_group=1000, excluded=True) == 10**7 * model.PIECE_BYTES + 10**10
+    assert model.stream_index_bytes(10**10, row_group=1000, excluded=True) == 10**7 * model.ROW_GROUP_BYTES + 10**10
     assert (bytes_text(2.596e9), count_text(10**9), seconds_text(7200)) == ("2.6 GB", "1 B", "2 h")
 
 

@@ -132,9 +132,9 @@ def test_it_works_inside_scikit_learn():
         np.testing.assert_allclose(probabilities.sum(-1), 1)
 
 
-def test_held_out_samples_find_a_temperature():
+def test_validation_samples_find_a_temperature():
     X, y = samples(300)
-    fitted = quick(held_out=0.3, epochs=40, auxiliaries=[]).fit(X, y)
+    fitted = quick(validation_fraction=0.3, epochs=40, auxiliaries=[]).fit(X, y)
     assert fitted.calibrator_.temperature > 1.2  # the labels are noisy, and were learned by heart
     logits = fitted.primary_(torch.tensor(X)).double()
     expected = torch.softmax(logits / fitted.calibrator_.temperature, -1).detach().numpy()
@@ -144,10 +144,12 @@ def test_held_out_samples_find_a_temperature():
     assert fitted.evaluate(*fresh)["ece"].value < plain.evaluate(*fresh)["ece"].value
 
 
-def test_no_temperature_is_made_up_where_every_held_out_sample_is_right():
+def test_no_temperature_is_made_up_where_every_validation_sample_is_right():
     X = np.repeat([[-1.0], [1.0]], 20, axis=0)
-    classifier = quick(held_out=0.2, epochs=20)
-    with pytest.raises(ValueError, match=r"of 8 validation samples so many are classified correctly.*held_out=0"):
+    classifier = quick(validation_fraction=0.2, epochs=20)
+    with pytest.raises(
+        ValueError, match=r"of 8 validation samples so many are classified correctly.*validation_fraction=0"
+    ):
         classifier.fit(X, [0] * 20 + [1] * 20)
     with pytest.raises(NotFittedError):
         classifier.predict(X)
@@ -168,7 +170,7 @@ def test_scores_are_those_of_the_probabilities():
 
 def test_the_primary_ships_without_pickle_and_without_auxiliaries(tmp_path):
     X, y = samples()
-    fitted = quick(held_out=0.3).fit(X, y)
+    fitted = quick(validation_fraction=0.3).fit(X, y)
     assert [name for name, value in vars(fitted).items() if isinstance(value, nn.Module)] == ["primary_"]
     export_safetensors(fitted.primary_, tmp_path / "p.safetensors", metadata={}, temperature=fitted.calibrator_)
     loaded = multilayer_perceptron(fitted.n_features_in_, len(fitted.classes_), width=16)
@@ -196,7 +198,7 @@ def test_a_schedule_of_alpha_is_followed():
     [
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"held_out": 1.0}, "held_out is a share.*got 1.0"),
+        ({"validation_fraction": 1.0}, "validation_fraction is a share.*got 1.0"),
         ({"lr": 1e30}, "training diverged: scale the features"),
     ],
 )
@@ -271,7 +273,7 @@ def test_no_batch_is_a_single_sample_where_two_are_asked_for():
 
 def test_one_class_alone_needs_no_temperature_and_no_scores():
     X, y = np.zeros((20, 2)), np.zeros(20)
-    with pytest.raises(ValueError, match="one class alone does not need: set held_out=0"):
-        MutualTransportClassifier(held_out=0.2).fit(X, y)
+    with pytest.raises(ValueError, match="one class alone does not need: set validation_fraction=0"):
+        MutualTransportClassifier(validation_fraction=0.2).fit(X, y)
     with pytest.raises(ValueError, match="fitted to one class alone"):
         MutualTransportClassifier(epochs=1).fit(X, y).evaluate(X, y)

@@ -46,7 +46,7 @@ def test_a_run_folder_is_complete_in_itself(tmp_path):
         or environment.started.versions["torch"]
     )
     assert environment.started.threads == 1
-    assert len(json.loads(run.split.read_text())["held_out"]) == 20
+    assert len(json.loads(run.split.read_text())["validation"]) == 20
     assert [int(row["epoch"]) for row in RowLog(run.epochs, EPOCH_COLUMNS).rows()] == [0, 1]
     assert evaluation.to_json() == Evaluation.from_json(run.scores.read_text()).to_json()
     assert "<html" in run.report.read_text()
@@ -56,9 +56,9 @@ def test_a_run_folder_is_complete_in_itself(tmp_path):
     assert test.header.config_digest == recipe.digest
     assert test.header.class_names == CLASSES
     assert open_predictions(run.predictions / "validation.parquet").rows == 20
-    foreign = read_predictions(run.predictions / "ood_noise.parquet")
-    assert not foreign.in_distribution.any()
-    assert (foreign.labels == -1).all()
+    ood = read_predictions(run.predictions / "ood_noise.parquet")
+    assert not ood.in_distribution.any()
+    assert (ood.labels == -1).all()
     # What ships is the primary alone.
     assert set(load_file(run.primary)) == set(networks(recipe, 0)[0].state_dict())
     trained = load_run(folder)
@@ -272,7 +272,7 @@ def test_what_cannot_be_trained_is_refused_in_words(options, message):
         options()
 
 
-def test_foreign_images_of_another_size_are_refused(tmp_path):
+def test_ood_images_of_another_size_are_refused(tmp_path):
     recipe = small_recipe(epochs=1)
     data = replace(small_data(recipe, test=True), ood={"big": lambda: striped_images(10, size=16)})
     with pytest.raises(ValueError, match=r"images of \[3, 16, 16\], the model was trained on \[3, 8, 8\]"):
@@ -289,6 +289,14 @@ def test_the_published_schedule():
     options = OptimizerOptions()
     factors = {epoch: decay_factor(epoch, epochs=350, options=options) for epoch in (0, 149, 150, 200, 250, 300, 349)}
     assert factors == pytest.approx({0: 1, 149: 1, 150: 0.1, 200: 0.01, 250: 1e-3, 300: 1e-4, 349: 1e-4})
+
+
+def test_the_first_member_of_an_ensemble_is_the_run_of_one_network(tmp_path):
+    for method in ("ce", "de3"):
+        recipe = small_recipe(method, epochs=1, seed=3)
+        train(recipe, tmp_path / method, data=small_data(recipe), page=False)
+    assert losses(tmp_path / "ce") == losses(RunFolder(tmp_path / "de3").member(0).path)
+    assert losses(tmp_path / "ce") != losses(RunFolder(tmp_path / "de3").member(1).path)
 
 
 @pytest.mark.parametrize(("method", "trainings"), [("mte1", 1), ("de3", 3)])

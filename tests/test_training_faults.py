@@ -168,12 +168,15 @@ def test_files_of_others_among_the_checkpoints_stay(tmp_path):
     ("changes", "message"),
     [
         ({"batch": 200}, "a batch of 200 is more than the 100 training images"),
-        ({"data__held_out": 0}, "data.held_out must be positive|cannot hold out 0 of 120"),
-        ({"data__held_out": 120}, "cannot hold out 120 of 120 rows"),
+        ({"data__validation": 0}, "data.validation must be positive|cannot hold out 0 of 120"),
+        ({"data__validation": 120}, "cannot hold out 120 of 120 rows"),
         ({"method": "fl-dtdp", "batch": 50, "pruning__share": 0.9}, "100 training images but 90 that are pruned"),
         ({"seed": -1}, "seed must not be negative"),
         ({"seed": 20240101123456}, "seed must be at most 4,000,000,000, got 20240101123456"),
-        ({"engine__devices": 4, "data__held_out": 2, "batch": 8}, "2 images are held out, fewer than .* processes, 4"),
+        (
+            {"engine__devices": 4, "data__validation": 2, "batch": 8},
+            "2 images are for validation, fewer than .* processes, 4",
+        ),
         ({"optimizer__lr": float("nan")}, "optimizer.lr must be positive, got nan"),
         ({"optimizer__nesterov": True, "optimizer__momentum": 0.0}, "nesterov needs optimizer.momentum"),
         ({"data__padding": -1}, "data.padding must not be negative"),
@@ -197,9 +200,9 @@ def test_what_is_wrong_is_said_before_the_folder_is_made(tmp_path, changes, mess
     ("data", "ood", "message"),
     [
         (DataOptions(name="digit"), (), "did you mean 'digits'"),
-        (DataOptions(name="digits", limit=20, held_out=30), (), "cannot hold out 30 of 20 rows"),
-        (DataOptions(name="digits", held_out=30), ("svhnn",), "did you mean 'svhn'"),
-        (DataOptions(name="digits", held_out=30), ("noise",), r"images of \[3, 8, 8\], the model was trained on"),
+        (DataOptions(name="digits", limit=20, validation=30), (), "cannot hold out 30 of 20 rows"),
+        (DataOptions(name="digits", validation=30), ("svhnn",), "did you mean 'svhn'"),
+        (DataOptions(name="digits", validation=30), ("noise",), r"images of \[3, 8, 8\], the model was trained on"),
     ],
 )
 def test_names_of_sets_are_looked_up_before_training(tmp_path, monkeypatch, data, ood, message):

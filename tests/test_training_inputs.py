@@ -1,4 +1,4 @@
-"""What a run is given: networks and images of any form, devices, foreign sets, and how all of it is predicted."""
+"""What a run is given: networks and images of any form, devices, OOD sets, and how all of it is predicted."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def write_folder(path, images: Images) -> None:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_the_last_row_of_epochs_is_that_of_the_written_predictions(tmp_path, precision):
     """Held-out images that fill no batch, and a moving average: what is validated is what ships, in float32."""
-    recipe = small_recipe(data__held_out=23, evaluation__batch=7, engine__ema=0.8, engine__precision=precision)
+    recipe = small_recipe(data__validation=23, evaluation__batch=7, engine__ema=0.8, engine__precision=precision)
     train(recipe, tmp_path, data=small_data(recipe))
     predictions = read_predictions(RunFolder(tmp_path).predictions / "validation.parquet")
     nll = functional.cross_entropy(torch.tensor(predictions.values), torch.tensor(np.asarray(predictions.labels)))
@@ -82,7 +82,7 @@ def test_images_need_not_be_square(tmp_path):
 
 @pytest.mark.parametrize(("batch", "world", "expected"), [(500, 8, 496), (3, 8, 8), (500, 1, 500), (512, 8, 512)])
 def test_ranks_share_the_batches_of_validation(batch, world, expected):
-    recipe = small_recipe(data__held_out=23)
+    recipe = small_recipe(data__validation=23)
     module = RunDataModule(small_data(recipe), evaluation_batch=batch, seed=0)
     seen = []
     for rank in range(world):
@@ -117,7 +117,7 @@ def test_devices_that_are_not_there_are_refused_before_the_folder_is_made(tmp_pa
         require_devices(replace(recipe.engine, devices=3))
 
 
-def test_a_foreign_set_that_is_predicted_again_is_not_counted_twice(tmp_path, monkeypatch):
+def test_an_ood_set_that_is_predicted_again_is_not_counted_twice(tmp_path, monkeypatch):
     """By the text of the recipe, with a slash behind it, and from another folder; undivided, as images or Parquet."""
     for split in ("train", "test"):
         write_folder(tmp_path / "set" / split, striped_images(60))
@@ -132,7 +132,7 @@ def test_a_foreign_set_that_is_predicted_again_is_not_counted_twice(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     for data in (str(tmp_path / "far"), f"{tmp_path / 'far'}/", "far"):
         for split in ("test", "all"):
-            parse(["predict", str(run.path), "--data", data, "--foreign", "--split", split]).run()
+            parse(["predict", str(run.path), "--data", data, "--ood", "--split", split]).run()
             assert list(run.predictions.glob("ood_*.parquet")) == [written]
             assert np.array_equal(read_predictions(written).values, expected)
 
@@ -143,7 +143,7 @@ def test_a_limit_may_be_spread_over_folders_and_digits(tmp_path, kind):
         for split in ("train", "test"):
             write_folder(tmp_path / split, striped_images(60))
     name = "digits" if kind == "digits" else str(tmp_path)
-    recipe = small_recipe("ce", data__name=name, data__limit=30, data__held_out=10, evaluation__images=9)
+    recipe = small_recipe("ce", data__name=name, data__limit=30, data__validation=10, evaluation__images=9)
     first, spread = (named_data(replace(recipe, data=replace(recipe.data, spread=spread))) for spread in (False, True))
     assert len(spread.validation) == len(first.validation) == 10
     assert len(spread.test()) == len(first.test()) == 9

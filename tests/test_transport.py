@@ -82,9 +82,9 @@ def test_it_is_the_two_losses_each_with_the_others_logits_as_constants(classes, 
     assert tuple(apart) == terms.auxiliary_transport
     for index, (loss, logits) in enumerate(zip([primary.loss, *apart], [f, *gs], strict=True)):
         others = [other for other in (f, *gs) if other is not logits]
-        own, *foreign = torch.autograd.grad(loss, [logits, *others], allow_unused=True)
+        own, *of_others = torch.autograd.grad(loss, [logits, *others], allow_unused=True)
         assert torch.equal(own, together[index])
-        assert foreign == [None] * len(others)
+        assert of_others == [None] * len(others)
 
 
 @CASES

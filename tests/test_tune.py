@@ -68,21 +68,21 @@ def read(folder):
 def finish_all(folder, *, total, reopened):
     """A search without training: the measure is a parabola with its minimum at 0.83."""
     recipe = Recipe()
-    study = SharedStudy(folder, recipe, [ALPHA], measure="nll")
+    study = SharedStudy(folder, recipe, [ALPHA], metric="nll")
     while (claim := study.take(total)) is not None:
         alpha = claim.values["hyper.alpha"]
-        study.finish(claim, measures={"nll": 1 + (alpha - 0.83) ** 2, "accuracy": 0.5, "ece": 0.1})
+        study.finish(claim, metrics={"nll": 1 + (alpha - 0.83) ** 2, "accuracy": 0.5, "ece": 0.1})
         if reopened:
-            study = SharedStudy(folder, recipe, [ALPHA], measure="nll")
+            study = SharedStudy(folder, recipe, [ALPHA], metric="nll")
     return study.search()
 
 
 def test_a_search_of_whole_numbers_ends_when_all_were_tried(tmp_path):
-    study = SharedStudy(tmp_path, Recipe(), [Range("data.padding", 0, 2, integer=True)], measure="nll")
+    study = SharedStudy(tmp_path, Recipe(), [Range("data.padding", 0, 2, integer=True)], metric="nll")
     tried = []
     while (claim := study.take(9)) is not None:
         tried.append(claim.values["data.padding"])
-        study.finish(claim, measures={"nll": 1.0 + tried[-1], "accuracy": 0.5, "ece": 0.1})
+        study.finish(claim, metrics={"nll": 1.0 + tried[-1], "accuracy": 0.5, "ece": 0.1})
     assert sorted(tried) == [0, 1, 2]
 
 
@@ -95,7 +95,7 @@ def test_points_are_distinct_and_approach_the_optimum_whether_or_not_the_search_
 
 
 def test_a_trial_has_one_owner_and_falls_to_the_next_when_its_owner_dies(tmp_path):
-    first, second, third = (SharedStudy(tmp_path, Recipe(), [ALPHA], measure="nll") for _ in range(3))
+    first, second, third = (SharedStudy(tmp_path, Recipe(), [ALPHA], metric="nll") for _ in range(3))
     one, two = first.take(2), second.take(2)
     assert {one.number, two.number} == {0, 1}
     assert third.take(2) is None
@@ -103,8 +103,8 @@ def test_a_trial_has_one_owner_and_falls_to_the_next_when_its_owner_dies(tmp_pat
     inherited = third.take(2)
     assert (inherited.number, inherited.values) == (one.number, one.values)
     assert second.take(2) is None
-    third.finish(inherited, measures={"nll": 1.0, "accuracy": 0.5, "ece": 0.1})
-    second.finish(two, measures={"nll": 2.0, "accuracy": 0.5, "ece": 0.1})
+    third.finish(inherited, metrics={"nll": 1.0, "accuracy": 0.5, "ece": 0.1})
+    second.finish(two, metrics={"nll": 2.0, "accuracy": 0.5, "ece": 0.1})
     assert first.take(2) is None
     assert [trial.state for trial in read(tmp_path).trials] == ["complete", "complete"]
     assert list((tmp_path / "trials").iterdir()) == []
@@ -112,7 +112,7 @@ def test_a_trial_has_one_owner_and_falls_to_the_next_when_its_owner_dies(tmp_pat
 
 @pytest.mark.parametrize("lost", ["before its values were drawn", "before it was begun"])
 def test_a_process_that_dies_while_it_draws_values_costs_no_point(tmp_path, lost):
-    SharedStudy(tmp_path, Recipe(), [ALPHA], measure="nll")
+    SharedStudy(tmp_path, Recipe(), [ALPHA], metric="nll")
     backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
     study = optuna.load_study(study_name="search", storage=optuna.storages.JournalStorage(backend))
     if lost == "before its values were drawn":
@@ -132,21 +132,21 @@ def test_half_a_line_at_the_end_of_the_journal_is_dropped(tmp_path):
 
 def test_another_search_is_refused_with_what_is_different(tmp_path):
     recipe = small()
-    SharedStudy(tmp_path, recipe, [ALPHA], measure="nll")
+    SharedStudy(tmp_path, recipe, [ALPHA], metric="nll")
     others = {
         "epochs, optimizer.lr": (with_values(recipe, {"epochs": 3, "optimizer.lr": 0.2}), [ALPHA], "nll"),
         "the ranges": (recipe, [Range("hyper.alpha", 0.4, 1.0)], "nll"),
-        "the measure": (recipe, [ALPHA], "accuracy"),
+        "the metric": (recipe, [ALPHA], "accuracy"),
     }
-    for named, (other, ranges, measure) in others.items():
+    for named, (other, ranges, metric) in others.items():
         with pytest.raises(ValueError, match=f"other values of {named};"):
-            tune(other, ranges, tmp_path, trials=1, measure=measure)
+            tune(other, ranges, tmp_path, trials=1, metric=metric)
 
 
 def test_trials_that_are_as_good_are_ranked_by_number_and_accuracy_is_maximised(tmp_path):
-    study = SharedStudy(tmp_path, Recipe(), [ALPHA], measure="accuracy")
+    study = SharedStudy(tmp_path, Recipe(), [ALPHA], metric="accuracy")
     for accuracy in (0.5, 0.9, 0.9):
-        study.finish(study.take(3), measures={"nll": 1.0, "accuracy": accuracy, "ece": 0.1})
+        study.finish(study.take(3), metrics={"nll": 1.0, "accuracy": accuracy, "ece": 0.1})
     assert [trial.number for trial in study.search().ranked] == [1, 2, 0]
 
 
@@ -157,7 +157,7 @@ def no_test_images():
     raise AssertionError("test images were asked for")
 
 
-def test_a_search_measures_the_last_epoch_on_held_out_images_alone(tmp_path):
+def test_a_search_measures_the_last_epoch_on_validation_images_alone(tmp_path):
     recipe = small()
     data = replace(named_data(recipe), test=no_test_images, ood={"svhn": no_test_images})
     search = tune(recipe, [ALPHA], tmp_path, trials=2, data=data)
@@ -165,10 +165,10 @@ def test_a_search_measures_the_last_epoch_on_held_out_images_alone(tmp_path):
     for trial in search.trials:
         run = RunFolder(tmp_path / trial.folder)
         last = epoch_rows(run)[-1]
-        for name, value in trial.measures.items():
+        for name, value in trial.metrics.items():
             assert float(last[f"validation_{name}"]) == pytest.approx(value, rel=1e-4, abs=1e-6)
         assert run.recipe() == with_values(recipe, trial.values)
-    best = min(search.trials, key=lambda trial: trial.measures["nll"])
+    best = min(search.trials, key=lambda trial: trial.metrics["nll"])
     assert (tmp_path / "best.json").read_text() == (tmp_path / best.folder / "config.json").read_text()
     assert (tmp_path / "search.png").stat().st_size > 10_000
     with pytest.raises(ValueError, match=r"data.padding has no effect"):
@@ -187,7 +187,7 @@ def test_an_ensemble_is_measured_as_one(tmp_path):
     odds = np.exp(logits - logits.max(-1, keepdims=True))
     mean = (odds / odds.sum(-1, keepdims=True)).mean(1)
     nll = -np.log(mean[np.arange(len(mean)), table.labels]).mean()
-    assert search.trials[0].measures["nll"] == pytest.approx(nll, rel=1e-5)
+    assert search.trials[0].metrics["nll"] == pytest.approx(nll, rel=1e-5)
 
 
 def test_a_training_that_diverges_is_recorded_and_the_search_goes_on(tmp_path):
@@ -195,7 +195,7 @@ def test_a_training_that_diverges_is_recorded_and_the_search_goes_on(tmp_path):
     assert [trial.state for trial in search.trials] == ["complete", "complete", "failed", "complete"]
     failed = search.trials[2]
     assert failed.values == {"optimizer.lr": 1e8}
-    assert failed.measures == {}
+    assert failed.metrics == {}
     assert "NaN or infinite" in failed.reason
     assert failed not in search.ranked
 
@@ -206,7 +206,7 @@ def test_an_error_of_the_first_trial_is_raised_and_the_trial_kept(tmp_path, caps
         with pytest.raises(FloatingPointError, match="NaN or infinite"):
             tune(small(), hopeless, tmp_path, trials=3)
         assert "trial 0 (optimizer.lr 5.05e+08) broke down" in capsys.readouterr().err
-    (trial,) = SharedStudy(tmp_path, small(), hopeless, measure="nll").search().trials
+    (trial,) = SharedStudy(tmp_path, small(), hopeless, metric="nll").search().trials
     assert trial.state == "running"
 
 
@@ -276,7 +276,7 @@ def test_the_command_prints_the_trials_and_how_to_train_the_best(tmp_path, monke
 
     monkeypatch.setattr("counterpoise.training.data.load_images", training_images_only)
     words = "--epochs 1 --data.limit 200 --primary.width 4 --auxiliary.width 4 --engine.threads 1 --data.no-flip"
-    search = "--trials 3 --search hyper.alpha=0.4:1.2 batch=10:40:log --measure accuracy"
+    search = "--trials 3 --search hyper.alpha=0.4:1.2 batch=10:40:log --metric accuracy"
     arguments = ["tune", "digits", *words.split(), *search.split(), "--out", str(tmp_path / "found")]
     for trials in ("3", "4"):  # the second time it is continued
         arguments[arguments.index("--trials") + 1] = trials
@@ -320,9 +320,9 @@ def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
 
 @pytest.mark.parametrize(("alpha", "noted"), [(0.4, True), (0.5, False), (1.2, True)])
 def test_a_best_value_at_an_end_of_its_range_is_noted(alpha, noted, tmp_path, capsys):
-    measures = {"nll": 0.5, "accuracy": 0.9, "ece": 0.1}
+    metrics = {"nll": 0.5, "accuracy": 0.9, "ece": 0.1}
     trials = (
-        Trial(0, "complete", {"hyper.alpha": alpha}, measures, "trials/0000"),
+        Trial(0, "complete", {"hyper.alpha": alpha}, metrics, "trials/0000"),
         Trial(1, "running", {"hyper.alpha": 0.8}, {}, "trials/0001"),
     )
     print_search(Search(digits(), (ALPHA,), "nll", trials), tmp_path, recipe="digits")

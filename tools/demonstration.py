@@ -1,7 +1,7 @@
 """Real predictions to try everything on: `python -m tools.demonstration --out FOLDER [--epochs 12]`.
 
 Trains two ResNet18 of width 16 on CIFAR-10 by the recipe `cifar10-small`, one with cross-entropy and one with mutual
-transport, into the runs `FOLDER/ce` and `FOLDER/mte1`, whose predictions of foreign images are used as they are, and
+transport, into the runs `FOLDER/ce` and `FOLDER/mte1`, whose predictions of OOD images are used as they are, and
 writes what the two say about the whole test set and about 2,000 of its images under five corruptions at five severities
 (`FOLDER/ce.parquet`, `FOLDER/mte1.parquet`). What is there already is not made again. The data are found by the
 environment variable COUNTERPOISE_DATA.
@@ -18,7 +18,7 @@ from counterpoise.recipes.config import Recipe
 from counterpoise.training import load_run, predict, resume, train
 
 METHODS = ("ce", "mte1")
-FOREIGN = ("svhn_partial", "dtd_32")
+OOD_SETS = ("svhn_partial", "dtd_32")
 CORRUPTIONS = ("gaussian_noise", "motion_blur", "fog", "contrast", "pixelate")
 CORRUPTED_IMAGES = 2000
 
@@ -34,9 +34,9 @@ def main() -> None:
 
 
 def demonstration_recipe() -> Recipe:
-    """CIFAR-10 at a small size, and foreign images."""
+    """CIFAR-10 at a small size, and OOD images."""
     recipe = cifar10_small()
-    return replace(recipe, evaluation=replace(recipe.evaluation, ood=FOREIGN))
+    return replace(recipe, evaluation=replace(recipe.evaluation, ood=OOD_SETS))
 
 
 def demonstrate(recipe: Recipe, folder: Path) -> None:

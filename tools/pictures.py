@@ -50,15 +50,15 @@ def simulated(name: str, *, seed: int) -> Scores:
 
 
 def learning_curves(diagnosis: dict[str, Any], reference: Sequence[dict[str, str]]) -> Figure:
-    """Training and held-out images, epoch by epoch: both models of MTE-1, and cross-entropy's network beside them."""
-    measures = {
+    """Training and validation images, epoch by epoch: both models of MTE-1, and cross-entropy's network beside them."""
+    metrics = {
         "training_accuracy": "accuracy on training images",
-        "validation_accuracy": "accuracy on held-out images",
-        "validation_nll": "NLL on held-out images",
+        "validation_accuracy": "accuracy on validation images",
+        "validation_nll": "NLL on validation images",
     }
     with themed(LIGHT):
         figure = Figure(figsize=(10.5, 3.8), layout="constrained")
-        for axes, (key, title) in zip(figure.subplots(1, len(measures)), measures.items(), strict=True):
+        for axes, (key, title) in zip(figure.subplots(1, len(metrics)), metrics.items(), strict=True):
             curves = [[epoch[key] for epoch in model] for model in diagnosis["curves"]]
             if key in reference[0]:
                 curves.append([float(epoch[key]) for epoch in reference])

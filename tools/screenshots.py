@@ -43,8 +43,8 @@ def main() -> None:
     folder: Path = options.folder
     report = folder / "report.html"
     models = [f"{method}.parquet" for method in METHODS]
-    foreign = [f"{method}/predictions/ood_svhn_partial.parquet" for method in METHODS]
-    command = [sys.executable, "-m", "counterpoise.cli", "evaluate", *models, "--ood", *foreign, "--html", report.name]
+    ood = [f"{method}/predictions/ood_svhn_partial.parquet" for method in METHODS]
+    command = [sys.executable, "-m", "counterpoise.cli", "evaluate", *models, "--ood", *ood, "--html", report.name]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     for width in (WIDE, NARROW):
         taken = content_width(options.chromium, report, width=width)

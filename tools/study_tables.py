@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from counterpoise.metrics.estimates import KEY_INFO, Key
+from counterpoise.recipes.config import InitialWeights
 from counterpoise.recipes.methods import METHODS
 from counterpoise.report.numbers import metric_title, number
 from counterpoise.training.folder import Environment, Kernels, read_environment
@@ -28,6 +29,10 @@ VERDICTS = BETTER, WORSE, UNDECIDED, ONE_SEED, NOT_COMPARABLE = (
 )  # fmt: skip
 KERNELS: Mapping[Kernels, str] = {"native": "native", "float32": "emulated"}
 """What computed bfloat16: the CPU's own instructions, or float32 kernels that round."""
+INITIAL_WEIGHTS: Mapping[InitialWeights, str] = {
+    "by-count": "depend on the number of networks: methods share them at seed 0, but for deep ensembles",
+    "by-seed": "are the same for every method, and for an ensemble's first member; since version 2 of the recipe",
+}
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -95,6 +100,11 @@ class Study:
         self.store = store
         self.studies: dict[str, StudyResults] = {each.request.study: each for each in collect(store)}
 
+    @property
+    def groups(self) -> list[Group]:
+        """All tables of all studies."""
+        return [group for each in self.studies.values() for group in each.groups]
+
     def group(self, study: str, index: int = 0) -> Group | None:
         """A table of a study in setting A; None where nothing of it was asked for."""
         found = self.studies.get(study)
@@ -149,8 +159,8 @@ def parts_section(study: Study) -> str:
     rows = []
     before = set[str]()
     for part in PARTS:
-        done, total = part.progress(progress)
-        runs = {task.cell.id for task in part.shown(progress) if progress.is_done(task)}
+        done, total = part.progress(study.store)
+        runs = {task.cell.id for task in part.shown(study.store) if progress.is_done(task)}
         if done == total:
             state = "complete"
         elif runs - before:
@@ -160,6 +170,16 @@ def parts_section(study: Study) -> str:
         before |= runs
         rows.append((part.title, str(part.seeds), state))
     return markdown_table(("part", "seeds", "state"), rows)
+
+
+def initial_weights_section(study: Study) -> str:
+    """The rule for initial weights that the kept runs had, by their own recipes."""
+    records = {run.cell.id: run.record for group in study.groups for row in group.rows for run in row.runs}
+    rules = Counter(record.recipe.initial_weights for record in records.values() if record is not None)
+    return markdown_table(
+        ("`initial_weights`", "the primary's initial weights", "kept runs"),
+        [(f"`{rule}`", text, str(rules[rule])) for rule, text in INITIAL_WEIGHTS.items()],
+    )
 
 
 def commands_section(_: Study) -> str:
@@ -195,7 +215,7 @@ def conditions_section(study: Study) -> str:
         if not finished or row.hyper is None:
             continue
         choice = study.choice(row.line.method)
-        tried = [trial.cell for trial in choice.trials if trial.measures is not None] if choice is not None else []
+        tried = [trial.cell for trial in choice.trials if trial.metrics is not None] if choice is not None else []
         rows.append(
             (
                 row.label,
@@ -215,8 +235,8 @@ def equal_alpha_section(study: Study) -> str:
     for method in ("mte1", "mte2"):
         choice = study.choice(method)
         for trial in choice.trials if choice is not None else ():
-            if trial.measures is not None:
-                measured[method, trial.cell.recipe.hyper["alpha"]] = trial.measures
+            if trial.metrics is not None:
+                measured[method, trial.cell.recipe.hyper["alpha"]] = trial.metrics
     columns = [(key, method) for key in (Key.ACCURACY, Key.ECE, Key.NLL) for method in ("mte1", "mte2")]
     rows = [
         (f"{alpha:g}", *(number(KEY_INFO[key], measured[method, alpha][key]) for key, method in columns))
@@ -322,8 +342,8 @@ def claims_section(study: Study) -> str:
 def _claim_row(study: Study, found: Comparison) -> list[str]:
     key = found.claim.key
     metric = metric_title(KEY_INFO[key])
-    if found.group.foreign:
-        metric = f"{metric}, against {found.group.foreign}"
+    if found.group.ood:
+        metric = f"{metric}, against {found.group.ood}"
     if found.claim.study == "corruptions":
         metric = f"{metric}, mean over corruptions and severities"
     return [
@@ -369,9 +389,9 @@ def verdict(difference: Summary, *, higher_is_better: bool | None) -> str:
 def _published_text(study: Study, found: Comparison) -> str:
     """The paper's own difference on the data set, at its own scale."""
     key = found.claim.key
-    tables, foreign = study.studies[found.claim.study].study.tables, column_of(found.group, key).foreign
+    tables, ood = study.studies[found.claim.study].study.tables, column_of(found.group, key).ood
     numbers = [
-        published_number(tables, row.setting.published, row.line.method, key, foreign)
+        published_number(tables, row.setting.published, row.line.method, key, ood)
         for row in (found.first, found.second)
     ]
     values = [each.value for each in numbers if each is not None]
@@ -381,6 +401,7 @@ def _published_text(study: Study, found: Comparison) -> str:
 SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {
     "study-headline": ("README.md", lambda study: quality_section(study, methods=HEADLINE)),
     "study-parts": ("docs/study.md", parts_section),
+    "study-initial-weights": ("docs/study.md", initial_weights_section),
     "study-commands": ("docs/study.md", commands_section),
     "study-conditions": ("docs/study.md", conditions_section),
     "study-equal-alpha": ("docs/study.md", equal_alpha_section),

@@ -51,7 +51,10 @@ def from_document(
         readable = " and ".join(map(str, sorted({*upgrades, version})))
         raise ValueError(f"{title} have schema version {found!r}, this release reads {readable}")
     for step in range(found, version):
-        document = upgrades[step](document)
+        try:
+            document = upgrades[step](document)
+        except (KeyError, TypeError, AttributeError):
+            raise ValueError(f"{title} of version {step} is incomplete or malformed") from None
     result: T = _typed(kind, document, title)
     return result
 

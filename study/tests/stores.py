@@ -48,7 +48,7 @@ def commit(store: Store, task: Task) -> None:
         write_text(folder.config, task.cell.recipe.to_json())
         if task.stage == "complete":
             write_text(store.record_file(task.cell.id), found.to_json())
-        store.commit(task, measures=found.validation, seconds=1.0, peak_memory=1)
+        store.commit(task, metrics=found.validation, seconds=1.0, peak_memory=1)
 
 
 def record(recipe: Recipe, *, source: str = "") -> CellRecord:
@@ -107,11 +107,11 @@ def _outcome(recipe: Recipe, rng: np.random.Generator, *, shift: float) -> Outco
 
 
 def undefined(found: CellRecord, key: Key) -> CellRecord:
-    """The same with a measure that is not defined."""
+    """The same with a metric that is not defined."""
     found.plain.estimates[key] = Estimate(math.nan, math.nan, math.nan)
     return found
 
 
 def values(row: Row, key: Key, *, scaled: bool = False, pick=lambda outcome: outcome.estimates) -> list[float]:
-    """A measure of every seed, from the records themselves, as it is shown."""
+    """A metric of every seed, from the records themselves, as it is shown."""
     return [KEY_INFO[key].scale * pick(record.outcome(scaled=scaled))[key].value for record in row.records]

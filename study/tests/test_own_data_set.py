@@ -41,7 +41,9 @@ def root(tmp_path, monkeypatch):
 
 def recipe(method="ce"):
     own = small_recipe(method)
-    return replace(own, data=DataOptions("stars", held_out=20, padding=0), evaluation=EvaluationOptions(ood=("stars",)))
+    return replace(
+        own, data=DataOptions("stars", validation=20, padding=0), evaluation=EvaluationOptions(ood=("stars",))
+    )
 
 
 def test_it_trains(root):

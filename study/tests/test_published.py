@@ -33,7 +33,7 @@ def test_all_rows_are_read_with_their_place():
 
 
 def test_no_two_rows_are_the_same_number():
-    places = Counter((n.table, n.place, n.method, n.key, n.foreign) for n in published_numbers())
+    places = Counter((n.table, n.place, n.method, n.key, n.ood) for n in published_numbers())
     assert max(places.values()) == 1
 
 
@@ -48,16 +48,16 @@ def test_every_row_is_reached_by_a_study_at_the_paper_scale():
     for study in STUDIES.values():
         for setting in study.settings(SCALES["paper"]()):
             for method in study.methods:
-                for key in study.measures:
-                    for foreign in ("", "near", "far"):
-                        found = published_number(study.tables, setting.published, method, key, foreign)
+                for key in study.metrics:
+                    for ood in ("", "near", "far"):
+                        found = published_number(study.tables, setting.published, method, key, ood)
                         if found is not None:
                             reached.add(found.row)
     assert reached == {number.row for number in published_numbers()}
 
 
 @pytest.mark.parametrize(
-    ("table", "place", "method", "key", "foreign", "value"),
+    ("table", "place", "method", "key", "ood", "value"),
     [
         ("cifar100", Published("CIFAR-100", "resnet50"), "ce", Key.ACCURACY, "", 0.7754),
         ("cifar10", Published("CIFAR-10", "resnet34"), "mte1", Key.CLASSWISE_ECE, "", 2.43e-3),
@@ -65,8 +65,8 @@ def test_every_row_is_reached_by_a_study_at_the_paper_scale():
         ("ood", Published("CIFAR-10", "resnet34"), "de3", Key.FPR_AT_TPR95, "near", 0.3389),
     ],
 )  # fmt: skip
-def test_numbers_of_the_paper(table, place, method, key, foreign, value):
-    assert published_number([table], place, method, key, foreign).value == pytest.approx(value)
+def test_numbers_of_the_paper(table, place, method, key, ood, value):
+    assert published_number([table], place, method, key, ood).value == pytest.approx(value)
 
 
 def test_what_the_paper_does_not_have_is_none():

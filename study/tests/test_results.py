@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.training.folder import Conditions, Environment
+from counterpoise_study.cells import Cell
 from counterpoise_study.record import CellRecord
 from counterpoise_study.reduced import PARTS
 from counterpoise_study.report import FORMATS, as_latex_text, as_markdown_text
@@ -32,14 +33,16 @@ def test_the_tables_follow_from_the_records_byte_for_byte():
 def test_the_records_are_those_of_their_folders():
     store = Store(RESULTS)
     progress = store.progress()
-    complete = {cell for cell, stage in progress.measures if stage == "complete"}
+    complete = {cell for cell, stage in progress.metrics if stage == "complete"}
     files = {path.parent.name: path for path in RESULTS.glob("cells/*/cell.json")}
     assert files.keys() == complete
-    wanted = {task.cell.id for part in PARTS for task in part.tasks(progress)}
+    wanted = {task.cell.id for part in PARTS for task in part.tasks(store)}
     for cell, path in files.items():
         record = CellRecord.from_json(path.read_text())
         assert cell in wanted
         assert record.recipe.engine.threads == 1
+        assert record.recipe.initial_weights == "by-count"
+        assert Cell(record.recipe, record.source).id == cell
 
 
 def test_nothing_but_records_is_kept():
@@ -64,7 +67,7 @@ def test_every_claim_is_about_methods_and_measures_that_its_study_has():
         for claim in claims:
             study = STUDIES[claim.study]
             assert {claim.first, claim.second} <= set(study.methods)
-            assert claim.key in study.measures
+            assert claim.key in study.metrics
 
 
 def conditions(kernels: str, step: int) -> Conditions:

@@ -69,7 +69,7 @@ class FakeRay:
 
 
 def quick(store, task, *, root, page):
-    """Measures without training."""
+    """Metrics without training."""
     value = abs(task.cell.recipe.hyper.get("alpha", 1.0) - 1.0)
     return {"nll": value, "accuracy": 1 - value, "ece": value}
 
@@ -202,7 +202,7 @@ def test_cells_that_another_coordinator_has_are_waited_for_with_pauses(run, monk
     def finish_meanwhile(seconds):
         pauses.append(seconds)
         if len(pauses) == 3:
-            other.commit(task, measures=quick(other, task, root=None, page=False), seconds=1.0, peak_memory=1)
+            other.commit(task, metrics=quick(other, task, root=None, page=False), seconds=1.0, peak_memory=1)
             claim.__exit__(None, None, None)
 
     monkeypatch.setattr(cluster.time, "sleep", finish_meanwhile)

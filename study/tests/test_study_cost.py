@@ -62,18 +62,18 @@ def test_work_by_hand() -> None:
         primary=SMALL,
         epochs=7,
         batch=30,
-        data=DataOptions(name="pacs_64", domain="photo", held_out=0.1, size=16),
+        data=DataOptions(name="pacs_64", domain="photo", validation=0.1, size=16),
         evaluation=EvaluationOptions(corruptions=("fog", "snow"), severities=(1, 5), corrupted_images=50),
     )
     rows = 2_048 + 2_344 + 3_929
-    held_out = 832
-    steps = (rows - held_out) // 30
+    validation = 832
+    steps = (rows - validation) // 30
     work = work_of(recipe)
     assert work.steps == 3 * 7 * steps
     assert work.training_passes == 3 * 7 * steps * 30
-    assert work.inference_passes == 3 * (7 * held_out + held_out + 1_670 + 2 * 2 * 50)
+    assert work.inference_passes == 3 * (7 * validation + validation + 1_670 + 2 * 2 * 50)
     assert work.corrupted == 2 * 2 * 50
-    assert work_of(recipe, "validation").inference_passes == 3 * 8 * held_out
+    assert work_of(recipe, "validation").inference_passes == 3 * 8 * validation
 
 
 def test_work_is_that_of_a_real_run(real_data, tmp_path) -> None:
@@ -104,23 +104,23 @@ def test_unknown_data_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'my/images'"):
         shape_of(Recipe(data=DataOptions(name="my/images")))
     with pytest.raises(ValueError, match="'digits'"):
-        work_of(Recipe(data=DataOptions(name="digits", held_out=100)))
+        work_of(Recipe(data=DataOptions(name="digits", validation=100)))
 
 
 def played(requests: Sequence[Request], seed: int) -> tuple[set[str], Work]:
-    """All cells of a grid with measures by chance, and the work that was done for them."""
-    chance, measures, ids, works = random.Random(seed), {}, set(), []  # noqa: S311
+    """All cells of a grid with metrics by chance, and the work that was done for them."""
+    chance, metrics, ids, works = random.Random(seed), {}, set(), []  # noqa: S311
 
     def left() -> list[Task]:
-        progress = Progress(measures)
+        progress = Progress(metrics)
         return [task for task in tasks(requests, progress) if not progress.is_done(task)]
 
     while ready := left():
         for task in ready:
             work = work_of(task.cell.recipe, task.stage)
-            validated = (task.cell.id, "validation") in measures
+            validated = (task.cell.id, "validation") in metrics
             works.append(work.minus(work_of(task.cell.recipe, "validation")) if validated else work)
-            measures[task.key] = {"nll": chance.random()}
+            metrics[task.key] = {"nll": chance.random()}
             ids.add(task.cell.id)
     return ids, combined(works)
 
@@ -151,7 +151,7 @@ def test_what_a_store_holds_is_left_out_of_a_plan(tmp_path) -> None:
     before = plan_of([request], timing=DEVICE, store=store).total
     task = tasks([request], Progress({}))[0]
     with store.claim(task):
-        store.commit(task, measures={"nll": 1.0}, seconds=1.0, peak_memory=1)
+        store.commit(task, metrics={"nll": 1.0}, seconds=1.0, peak_memory=1)
     after = plan_of([request], timing=DEVICE, store=store).total
     assert (after.cells, after.done) == (before.cells, 1)
     done = work_of(task.cell.recipe, task.stage)
@@ -166,10 +166,10 @@ def test_seconds_follow_from_the_constants() -> None:
     speeds = (Speed(SMALL, 1.0, 1e6, 2e6, 20), Speed(other, 1.0, 4e6, 8e6, 20))
     constants = HardwareTiming("cpu", "", speeds, start_up=3.0, step=0.1, completion=5.0, corruption=0.01)
     flops, others = (forward_flops(network, 10, (3, 32, 32))[0] for network in (SMALL, other))
-    epochs, held_out = recipe.epochs, 40
+    epochs, validation_images = recipe.epochs, 40
     trained, steps = epochs * 100, epochs * 5
     training = trained * 3 * (flops / 1e6 + others / 4e6)
-    validation = 3.0 + 0.1 * steps + training + (epochs + 1) * held_out * flops / 2e6
+    validation = 3.0 + 0.1 * steps + training + (epochs + 1) * validation_images * flops / 2e6
     assert seconds_of(recipe, "validation", constants) == pytest.approx(validation)
     corrupted = 3 * 5 * 40
     complete = validation + 5.0 + 0.01 * corrupted + (3 * 150 + corrupted) * flops / 2e6
@@ -221,7 +221,7 @@ def test_predicted_and_measured_seconds_agree(real_data, tmp_path) -> None:
     root = real_data("cifar10")
     request = request_of("dml", "reduced", seeds=[0], only=["ce", "mte1"])
     (setting,) = request.settings
-    data = replace(setting.recipe.data, limit=4_000, held_out=2_000)
+    data = replace(setting.recipe.data, limit=4_000, validation=2_000)
     evaluation = replace(setting.recipe.evaluation, corrupted_images=200)
     recipe = replace(setting.recipe, epochs=4, data=data, evaluation=evaluation)
     request = replace(request, settings=(replace(setting, recipe=recipe),))

@@ -25,7 +25,7 @@ from counterpoise_study.studies import STUDIES, request_of
 from counterpoise_study.work import attempt
 
 CANDIDATES = tuple({"alpha": alpha} for alpha in (0.4, 0.6, 0.8, 1.0))
-MEASURES = ("nll", "accuracy", "ece")
+METRICS = ("nll", "accuracy", "ece")
 
 
 def a_request(*, rule="nll", seeds=(0, 1), swept=False):
@@ -43,7 +43,7 @@ def a_request(*, rule="nll", seeds=(0, 1), swept=False):
 
 
 def quick(store, task, *, root, page):
-    """Measures without training; which candidate is best follows from its hyper-parameters."""
+    """Metrics without training; which candidate is best follows from its hyper-parameters."""
     value = sum(task.cell.recipe.hyper.values()) * 7 % 1
     return {"nll": value, "accuracy": 1 - value, "ece": value / 10}
 
@@ -84,19 +84,19 @@ def test_the_rule_chooses_the_first_of_the_best_that_did_not_fail(rule, values, 
 
 
 def progress_with(request, line, values):
-    """Candidates with a value of the rule's measure, failed where it is None; the other measures would mislead."""
+    """Candidates with a value of the rule's metric, failed where it is None; the other metrics would mislead."""
     cells = candidate_cells(request, line)
-    measures, given_up = {}, set()
+    metrics, given_up = {}, set()
     for cell, value in zip(cells, values, strict=True):
         if value is None:
             given_up.add((cell.id, "validation"))
         else:
-            measures[cell.id, "validation"] = dict.fromkeys(MEASURES, 1 - value) | {request.rule: value}
-    return Progress(measures, frozenset(given_up))
+            metrics[cell.id, "validation"] = dict.fromkeys(METRICS, 1 - value) | {request.rule: value}
+    return Progress(metrics, frozenset(given_up))
 
 
 @given(
-    st.sampled_from(MEASURES),
+    st.sampled_from(METRICS),
     st.lists(st.none() | st.floats(min_value=0, max_value=1), min_size=4, max_size=4).filter(any),
 )
 def test_the_choice_is_that_of_sorting_by_hand(rule, values):
@@ -111,7 +111,7 @@ def test_nothing_is_chosen_before_all_are_trained_nor_where_all_have_failed():
     request = a_request()
     line = request.lines[1]
     cells = candidate_cells(request, line)
-    partly = Progress({(cell.id, "validation"): dict.fromkeys(MEASURES, 0.5) for cell in cells[:3]})
+    partly = Progress({(cell.id, "validation"): dict.fromkeys(METRICS, 0.5) for cell in cells[:3]})
     assert chosen(request, line, partly) is None
     assert undecided([request], partly) == 4
     hopeless = progress_with(request, line, [None] * 4)
@@ -198,14 +198,14 @@ def test_every_study_refers_only_to_settings_that_it_has(scale):
 
 def run_alone(requests, shard):
     """Everything that a shard runs if it knows of nothing but its own results."""
-    mine, measures = set(groups(requests)[shard.index :: shard.count]), {}
+    mine, metrics = set(groups(requests)[shard.index :: shard.count]), {}
     while True:
-        progress = Progress(measures)
+        progress = Progress(metrics)
         named = [task for task in tasks(requests, progress) if task.group in mine]
         ready = [task for task in named if not progress.is_done(task)]
         if not ready:
             return {task.key for task in named}
-        measures |= {task.key: quick(None, task, root=None, page=False) for task in ready}
+        metrics |= {task.key: quick(None, task, root=None, page=False) for task in ready}
 
 
 @pytest.mark.parametrize("count", range(1, 8))
@@ -250,7 +250,7 @@ def test_a_cell_that_fails_is_tried_a_few_times_while_others_go_on(tmp_path):
         "ArithmeticError: the loss is not finite at step 3"
     ] * MOST_FAILURES
     assert remaining(store, [request]).is_empty
-    for cell, _ in store.progress().measures:  # or forgiving would make them anew
+    for cell, _ in store.progress().metrics:  # or forgiving would make them anew
         store.record_file(cell).parent.mkdir(exist_ok=True)
         store.record_file(cell).touch()
     store.forgive()
@@ -282,7 +282,7 @@ def test_cells_that_others_have_are_waited_for(tmp_path, monkeypatch):
     def finish_meanwhile(seconds):
         pauses.append(seconds)
         if len(pauses) == 2:
-            other.commit(task, measures=quick(other, task, root=None, page=False), seconds=1.0, peak_memory=1)
+            other.commit(task, metrics=quick(other, task, root=None, page=False), seconds=1.0, peak_memory=1)
             claim.__exit__(None, None, None)
 
     monkeypatch.setattr(grid_module.time, "sleep", finish_meanwhile)

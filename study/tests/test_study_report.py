@@ -103,7 +103,7 @@ def test_ood_sets_and_severities_are_those_of_their_column(studies):
 def test_every_far_set_has_a_table_and_the_first_the_published_numbers(tmp_path):
     request = request_of("ood", "reduced", seeds=[0], only=["ce"])
     (study,) = collect(stores.filled(tmp_path / "store", [request]))
-    assert [group.foreign for group in study.groups] == [
+    assert [group.ood for group in study.groups] == [
         "cifar100_partial (near)",
         "svhn_partial (far)",
         "dtd_32 (far)",
@@ -182,7 +182,7 @@ def test_costs_are_counted_in_those_of_cross_entropy():
 def test_the_choice_is_that_of_the_smallest_validation_nll(studies):
     study = studies["cifar10"]
     for choice in study.choices:
-        best = min(choice.trials, key=lambda trial: trial.measures["nll"])
+        best = min(choice.trials, key=lambda trial: trial.metrics["nll"])
         assert [trial for trial in choice.trials if trial.is_chosen] == [best]
         chosen = [row.hyper for row in study.groups[0].rows if row.line == choice.line]
         assert chosen in ([], [best.cell.recipe.hyper])

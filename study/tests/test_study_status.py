@@ -34,7 +34,7 @@ def ready(store: Store, requests: list[Request] = REQUESTS) -> list[Task]:
 def commit(store: Store, task: Task, *, seconds: float = 1.0, nll: float = 1.0) -> None:
     with store.claim(task) as mine:
         assert mine
-        store.commit(task, measures={"nll": nll, "accuracy": 0.5}, seconds=seconds, peak_memory=1)
+        store.commit(task, metrics={"nll": nll, "accuracy": 0.5}, seconds=seconds, peak_memory=1)
 
 
 def fail(store: Store, task: Task, reason: str, *, times: int) -> None:
@@ -117,11 +117,11 @@ def test_the_time_left_follows_the_flops(store: Store) -> None:
     while tasks_left := ready(store):
         task = tasks_left[0]
         work = work_of(task.cell.recipe, task.stage)
-        if (task.cell.id, "validation") in store.progress().measures:
+        if (task.cell.id, "validation") in store.progress().metrics:
             work = work.minus(work_of(task.cell.recipe, "validation"))
         commit(store, task, seconds=work.flops / rate)
         total += work.flops / rate
-        if len(store.progress().measures) == 3:
+        if len(store.progress().metrics) == 3:
             done, predicted = total, status_of(store, REQUESTS).seconds_left
     assert predicted == pytest.approx(total - done)
     assert status_of(store, REQUESTS).seconds_left == 0
@@ -135,7 +135,7 @@ def test_a_method_that_is_not_known_here_has_a_status(store: Store) -> None:
     with store.claim(task):
         status = status_of(store, [request])
         assert [running.name for running in status.running] == [task.name]
-        store.commit(task, measures={"nll": 1.0}, seconds=1.0, peak_memory=1)
+        store.commit(task, metrics={"nll": 1.0}, seconds=1.0, peak_memory=1)
     assert status_of(store, [request]).seconds_left
 
 

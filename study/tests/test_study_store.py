@@ -17,10 +17,11 @@ from counterpoise.recipes.config import Recipe
 from counterpoise_study.cells import Cell, Task
 from counterpoise_study.grid import run_sequentially
 from counterpoise_study.manifest import MOST_FAILURES, MOST_LOSSES, Event, Manifest
+from counterpoise_study.requests import with_initial_weights
 from counterpoise_study.store import Store
 from counterpoise_study.studies import request_of
 
-MEASURES = {"nll": 1.0, "accuracy": 0.5, "ece": 0.1}
+METRICS = {"nll": 1.0, "accuracy": 0.5, "ece": 0.1}
 
 
 def a_task(seed=0, stage="complete"):
@@ -43,7 +44,7 @@ def lines_of(store):
 
 
 def commit(store, task):
-    store.commit(task, measures=MEASURES, seconds=1.0, peak_memory=1)
+    store.commit(task, metrics=METRICS, seconds=1.0, peak_memory=1)
 
 
 def written(path, text):
@@ -53,6 +54,20 @@ def written(path, text):
 
 def commits_of(store):
     return Counter((line["cell"], line["stage"]) for line in lines_of(store) if line["kind"] == "committed")
+
+
+def test_a_store_goes_on_by_the_rule_for_initial_weights_that_it_was_begun_with(tmp_path):
+    asked = [request_of("reliability", "smoke", seeds=[0])]
+    begun = [with_initial_weights(request, "by-count") for request in asked]
+    assert Store(tmp_path / "new").as_begun(asked) == asked
+    store = Store(tmp_path / "begun")
+    store.add(begun)
+    assert store.as_begun(asked) == begun
+    assert (
+        store.as_begun([request_of("cifar10", "smoke", seeds=[0])])[0].settings[0].recipe.initial_weights == "by-count"
+    )
+    with pytest.raises(ValueError, match="begun with other options"):
+        store.add(asked)
 
 
 # The manifest
@@ -91,7 +106,7 @@ def test_states_are_what_counting_the_events_gives_to_whoever_reads_them(happene
         too_often = since.count("failed") >= MOST_FAILURES or since.count("lost") >= MOST_LOSSES
         assert state.is_given_up == (too_often and "committed" not in since)
         progress = writer.progress()
-        assert (task in progress.measures, task in progress.given_up) == ("committed" in since, state.is_given_up)
+        assert (task in progress.metrics, task in progress.given_up) == ("committed" in since, state.is_given_up)
 
 
 @given(st.integers(min_value=0, max_value=10_000), st.booleans())
@@ -108,7 +123,7 @@ def test_a_line_that_a_crash_has_cut_is_ignored_and_removed(cut, reopened):
             manifest = Manifest(manifest.path)
         manifest.refresh()
         assert manifest.state(("cell", "complete")).attempts == 2
-        manifest.append(Event("cell", "complete", "committed", measures=MEASURES))
+        manifest.append(Event("cell", "complete", "committed", measures=METRICS))
         found = manifest.path.read_bytes()
         assert found.startswith(whole)
         assert [json.loads(line)["kind"] for line in found.splitlines()] == [
@@ -209,7 +224,7 @@ def work_slowly(folder, ready=lambda: None):
 
     def perform(store, task, *, root, page):
         time.sleep(0.005 * (1 + int(task.cell.id, 16) % 5))
-        return MEASURES
+        return METRICS
 
     store = Store(folder)
     ready()
@@ -279,7 +294,7 @@ def test_what_is_complete_is_validated_and_a_loss_is_counted_at_the_stage_it_hap
         assert not mine
     assert store.manifest.state(validation.key).losses == 1
     assert store.manifest.state(complete.key).losses == 0
-    assert store.progress().of(complete.cell) == MEASURES
+    assert store.progress().of(complete.cell) == METRICS
 
 
 def test_a_second_commit_is_a_bug_and_is_not_written(store):

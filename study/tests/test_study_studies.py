@@ -79,7 +79,7 @@ def test_the_grids_are_those_of_the_method_page():
 def test_the_paper_scale_is_the_published_protocol():
     request = request_of("cifar100", "paper", seeds=range(3))
     recipe = request.setting("cifar100-resnet34").recipe
-    assert (recipe.epochs, recipe.batch, recipe.data.held_out, recipe.data.limit) == (350, 100, 5000, None)
+    assert (recipe.epochs, recipe.batch, recipe.data.validation, recipe.data.limit) == (350, 100, 5000, None)
     assert (recipe.primary.name, recipe.primary.width, recipe.auxiliary.name) == ("resnet34", 64, "resnet18")
     pacs = request_of("pacs", "paper", seeds=[0])
     assert [setting.recipe.data.domain for setting in pacs.shown] == ["art_painting", "cartoon", "photo", "sketch"]

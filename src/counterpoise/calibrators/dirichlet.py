@@ -53,16 +53,16 @@ def choose_penalties(features: LabelledLogits, candidates: list[Penalties]) -> P
     """The candidate with the lowest NLL on the validation folds; the first of equals."""
     if len(features.labels) < 2:
         raise ValueError("penalties cannot be chosen by cross-validation from 1 sample; give both, or more samples")
-    return candidates[int(torch.stack([*held_out_nll(features, candidates)]).sum(0).argmin())]
+    return candidates[int(torch.stack([*validation_nll(features, candidates)]).sum(0).argmin())]
 
 
-def held_out_nll(features: LabelledLogits, candidates: list[Penalties]) -> Iterator[Tensor]:
+def validation_nll(features: LabelledLogits, candidates: list[Penalties]) -> Iterator[Tensor]:
     """For each fold, the sum over its samples of their NLL when left out, one for each candidate `[C]`."""
     fold = fold_of_each(len(features.labels)).to(features.labels.device)
-    for held_out in range(int(fold.max()) + 1):
+    for left_out in range(int(fold.max()) + 1):
         inside, outside = (
             LabelledLogits(features.logits[rows], features.labels[rows])
-            for rows in (fold != held_out, fold == held_out)
+            for rows in (fold != left_out, fold == left_out)
         )
         fitted = scaled_identity(inside)
         sums = []

@@ -26,7 +26,7 @@ class Predict:
     """Domain of it, for sets that have domains."""
     size: int | None = None
     """Resize and centre-crop images to this many pixels."""
-    foreign: Flag = False
+    ood: Flag = False
     """The images are of other classes than the model knows: predict them as out of distribution."""
     corruptions: tuple[str, ...] = ()
     """CIFAR-C-style corruptions to predict too; `standard` for the usual 15, `all` for 19."""
@@ -56,13 +56,13 @@ class Predict:
 
         require_device(self.device)
         trained = load_run(self.folder)
-        usual = self._usual_foreign_split()
+        usual = self._usual_ood_split()
         split = usual or self.split
         images = load_images(self.data, split, root=self.data_root, domain=self.domain, size=self.size)
         # What a run itself predicts has the name that its recipe gives it, so that it is never counted twice.
         same = (name for name in trained.recipe.evaluation.ood if Path(name).resolve() == Path(self.data).resolve())
         name = next(same, self.data) if usual else "_".join(part for part in (self.data, self.domain, split) if part)
-        if self.foreign:
+        if self.ood:
             name = f"{OOD_PREFIX}{name}"
         elif name.startswith(OOD_PREFIX):  # a run takes files of such names for OOD images
             name = f"own_{name}"
@@ -72,18 +72,18 @@ class Predict:
             images,
             path,
             split="test" if usual else split,
-            ood=self.foreign,
+            ood=self.ood,
             corruptions=self.corruptions,
             device=self.device,
             say=lambda text: write(f"{text}\n"),
         )
         print(path)
 
-    def _usual_foreign_split(self) -> str | None:
+    def _usual_ood_split(self) -> str | None:
         """The split that a run predicts of an OOD set, if that is what is asked for."""
         from counterpoise.data.sources import ood_split
 
-        if not self.foreign or self.domain is not None:
+        if not self.ood or self.domain is not None:
             return None
         usual = ood_split(self.data, root=self.data_root)
         return usual if self.split in ("test", usual) else None

@@ -13,7 +13,7 @@ from counterpoise.cli.paths import require_folder_path
 from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
 from counterpoise.cli.train import DataRoot
 from counterpoise.recipes.catalog import RECIPES
-from counterpoise.recipes.config import Measure, Recipe
+from counterpoise.recipes.config import Recipe, ValidationMetric
 from counterpoise.recipes.ranges import changed_fields, default_ranges, parse_range
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Tune:
     """Trainings of the whole search, over all processes."""
     search: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=LOW:HIGH[:log]", help_behavior_hint="")] = ()
     """Fields to search; by default each `hyper.NAME` that --hyper leaves open, between the ends of its grid."""
-    measure: Measure = "nll"
+    metric: ValidationMetric = "nll"
     """Metric on the validation images after the last epoch: the lowest NLL or ECE is best, or the highest accuracy."""
     data_root: DataRoot = None
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
@@ -55,7 +55,7 @@ class Tune:
         require_folder_path(folder, option="--out")
         from counterpoise.training.tuning import tune
 
-        found = tune(self.config, ranges, folder, trials=self.trials, measure=self.measure, root=self.data_root)
+        found = tune(self.config, ranges, folder, trials=self.trials, metric=self.metric, root=self.data_root)
         print_search(found, folder, recipe=self.recipe, data_root=self.data_root)
 
 
@@ -64,13 +64,13 @@ def print_search(found: "Search", folder: Path, *, recipe: str, data_root: Path 
     from counterpoise.metrics.estimates import KEY_INFO
     from counterpoise.report.numbers import metric_title, number
     from counterpoise.report.tables import as_text, table
-    from counterpoise.training.evaluation import MEASURES
+    from counterpoise.training.evaluation import VALIDATION_METRICS
 
-    heads = [metric_title(KEY_INFO[key]) for key in MEASURES.values()]
+    heads = [metric_title(KEY_INFO[key]) for key in VALIDATION_METRICS.values()]
     paths = [searched.path for searched in found.ranges]
     rows = []
     for trial in found.ranked:
-        measured = [number(KEY_INFO[key], trial.measures[name]) for name, key in MEASURES.items()]
+        measured = [number(KEY_INFO[key], trial.metrics[name]) for name, key in VALIDATION_METRICS.items()]
         rows.append((str(trial.number), *(f"{trial.values[path]:g}" for path in paths), *measured))
     print(as_text(table("Trials", ("trial", *paths, *heads), rows)))
     for trial in found.trials:

@@ -149,7 +149,7 @@ def recipe_for(
         auxiliary=setting.network,
         epochs=2,
         batch=setting.batch,
-        data=DataOptions(name="gratings", held_out=setting.batch, padding=setting.pixels // 8),
+        data=DataOptions(name="gratings", validation=setting.batch, padding=setting.pixels // 8),
         optimizer=OptimizerOptions(lr=0.01, schedule="cosine"),
         engine=EngineOptions(
             precision=precision,

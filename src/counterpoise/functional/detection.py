@@ -1,6 +1,6 @@
 """Ranking by confidence: misclassification and out-of-distribution detection, selective prediction.
 
-All measures are functions of `RankCounts`: how many positives and negatives have each distinct score, from the highest
+All metrics are functions of `RankCounts`: how many positives and negatives have each distinct score, from the highest
 score down. So ties are exact and the order of the samples cannot matter. Positive is what should score high:
 correctly classified, or in-distribution.
 """
@@ -158,16 +158,16 @@ def rates(counts: RankCounts) -> tuple[Tensor, Tensor]:
 
 
 Range = tuple[Tensor, Tensor]
-"""Smallest and largest value that a measure can have."""
+"""Smallest and largest value that a metric can have."""
 
 
-def range_within_groups(measure: Callable[[RankCounts], Tensor], counts: RankCounts) -> Range:
-    """Range of a measure over all orders of the samples inside each group, where groups are cells of a histogram.
+def range_within_groups(metric: Callable[[RankCounts], Tensor], counts: RankCounts) -> Range:
+    """Range of a metric over all orders of the samples inside each group, where groups are cells of a histogram.
 
-    For measures that are extreme where the positives of every group come first, and where they come last, and that do
+    For metrics that are extreme where the positives of every group come first, and where they come last, and that do
     not depend on ties within one class: AUROC, FPR at a TPR, the minimum detection error, AURC.
     """
-    values = [measure(order) for order in (_positives_first(counts), _positives_last(counts))]
+    values = [metric(order) for order in (_positives_first(counts), _positives_last(counts))]
     return torch.minimum(*values), torch.maximum(*values)
 
 

@@ -1,8 +1,8 @@
-"""Confidence intervals, each with the method that fits its measure.
+"""Confidence intervals, each with the method that fits its metric.
 
 `level` is the nominal coverage. Accuracy: Wilson. Means (NLL, Brier score): normal and Hall. Mean gap: normal and
 Wilson. Calibration errors: `calibration_error_interval`, whose estimand is the population value of the binned error.
-AUROC: DeLong. Other ranking measures: bootstrap. Differences of two models on the same samples: `functional.paired`.
+AUROC: DeLong. Other ranking metrics: bootstrap. Differences of two models on the same samples: `functional.paired`.
 """
 
 import math
@@ -266,25 +266,25 @@ def _with_room(value: float, counts: RankCounts, level: float) -> Interval:
 
 def bootstrap_intervals(
     counts: RankCounts,
-    measures: dict[str, Callable[[RankCounts], Tensor]],
+    metrics: dict[str, Callable[[RankCounts], Tensor]],
     *,
     stratified: bool,
     minima: Collection[str] = (),
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Percentile bootstrap intervals of ranking measures, all from the same resamples.
+    """Percentile bootstrap intervals of ranking metrics, all from the same resamples.
 
-    Resamples are of groups merged to `BOOTSTRAP_GROUPS`; what that changes in a measure is taken off again. Where all
+    Resamples are of groups merged to `BOOTSTRAP_GROUPS`; what that changes in a metric is taken off again. Where all
     resamples agree, as they do on a few samples that are told apart without an error, the interval has the room that so
     few leave.
 
     Args:
         counts: the observed ranking.
-        measures: each takes `RankCounts` of shape `[R, G]`.
+        metrics: each takes `RankCounts` of shape `[R, G]`.
         stratified: positives and negatives are two samples of fixed size (OOD detection), or one sample of which the
             share of positives is itself random (misclassification detection).
-        minima: names of measures that are the minimum detection error. A minimum of noisy values is too low, and that
+        minima: names of metrics that are the minimum detection error. A minimum of noisy values is too low, and that
             of a resample lower still, so that percentiles miss the truth. Theirs is `value +- z sd` of the resamples,
             the upper limit raised by the bias that the resamples show, and by no less than Wilson's intervals of the
             two rates leave open, which with few errors is more.
@@ -304,9 +304,9 @@ def bootstrap_intervals(
     z, tail = normal_quantile(level), (1 - level) / 2
     quantiles = torch.tensor([tail, 1 - tail], dtype=torch.float64, device="cpu")
     intervals = {}
-    for name, measure in measures.items():
-        value, coarse = float(measure(counts)), float(measure(merged))
-        values = measure(resampled).double() + (value - coarse)
+    for name, metric in metrics.items():
+        value, coarse = float(metric(counts)), float(metric(merged))
+        values = metric(resampled).double() + (value - coarse)
         values = values[torch.isfinite(values)]
         if len(values) < 2:
             intervals[name] = Interval(math.nan, math.nan)

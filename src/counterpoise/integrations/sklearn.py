@@ -56,8 +56,8 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
         weight_decay: of SGD.
         epochs: passes over the data.
         batch_size: samples a step, at most.
-        held_out: share of the samples, stratified by class, that are not trained on: a temperature is fitted to them.
-            0 for none.
+        validation_fraction: share of the samples, stratified by class, that are not trained on: a temperature is fitted
+            to them. 0 for none.
         device: that is trained and predicted on.
         random_state: decides initial weights, order of samples, dropout, and which samples are for validation.
 
@@ -85,7 +85,7 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
         weight_decay: float = 5e-4,
         epochs: int = 100,
         batch_size: int = 100,
-        held_out: float = 0.0,
+        validation_fraction: float = 0.0,
         device: str | torch.device = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
         self.weight_decay = weight_decay
         self.epochs = epochs
         self.batch_size = batch_size
-        self.held_out = held_out
+        self.validation_fraction = validation_fraction
         self.device = device
         self.random_state = random_state
 
@@ -110,8 +110,10 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
         self._forget_last_fit()
         _require_at_least_one("epochs", self.epochs)
         _require_at_least_one("batch_size", self.batch_size)
-        if not 0 <= self.held_out < 1:
-            raise ValueError(f"held_out is a share of the samples, at least 0 and below 1, got {self.held_out}")
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(
+                f"validation_fraction is a share of the samples, at least 0 and below 1, got {self.validation_fraction}"
+            )
         samples, y = _validation.validate_data(self, X, y, dtype=np.float32)
         _multiclass.check_classification_targets(y)
         weight = _validation._check_sample_weight(sample_weight, samples, dtype=np.float32)
@@ -121,14 +123,17 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
         self.classes_, labels = np.unique(y[counted], return_inverse=True)
         columns = [samples[counted], labels, weight[counted]]
         seed = _validation.check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        held_out = None
-        if self.held_out:
+        validation = None
+        if self.validation_fraction:
             if len(self.classes_) < 2:
-                raise ValueError("held_out fits a temperature, which one class alone does not need: set held_out=0")
+                raise ValueError(
+                    "a temperature is fitted to the validation samples, which one class alone does not need: set "
+                    "validation_fraction=0"
+                )
             split = _model_selection.train_test_split(
-                *columns, test_size=self.held_out, stratify=labels, random_state=seed
+                *columns, test_size=self.validation_fraction, stratify=labels, random_state=seed
             )
-            columns, held_out = split[0::2], split[1::2]
+            columns, validation = split[0::2], split[1::2]
         # Every device is forked, because `torch.manual_seed` seeds every one.
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(seed)
@@ -142,7 +147,9 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
             tensors = [as_tensor(column, "samples").to(self.device) for column in columns]
             train(objective, optimizer, *tensors, epochs=self.epochs, batch_size=self.batch_size)
         primary = objective.primary.eval()
-        self.calibrator_ = None if held_out is None else _fitted_temperature(_logits(primary, held_out[0]), held_out[1])
+        self.calibrator_ = (
+            None if validation is None else _fitted_temperature(_logits(primary, validation[0]), validation[1])
+        )
         self.primary_ = primary
         return self
 
@@ -250,7 +257,7 @@ def _fitted_temperature(logits: Tensor, labels: NDArray[Any]) -> TemperatureScal
     if scaling.state == FitState.AT_LOWEST_TEMPERATURE:
         raise ValueError(
             f"of {len(labels)} validation samples so many are classified correctly that every lower temperature, "
-            "down to the lowest allowed, fits them better: hold out more samples, or none with held_out=0"
+            "down to the lowest allowed, fits them better: hold out more samples, or none with validation_fraction=0"
         )
     return scaling
 

@@ -71,7 +71,7 @@ def pacs_resnet34() -> Recipe:
     or which domains are trained on: these are decided here.
     """
     recipe = paper("pacs", RESNET34)
-    data = replace(recipe.data, domain="sketch", held_out=0.1, padding=8, size=64)
+    data = replace(recipe.data, domain="sketch", validation=0.1, padding=8, size=64)
     return replace(recipe, data=data, batch=20)
 
 
@@ -101,7 +101,7 @@ def digits() -> Recipe:
         auxiliary=cnn,
         epochs=100,
         batch=40,
-        data=DataOptions(name="digits", limit=150, held_out=30, padding=0, flip=False),
+        data=DataOptions(name="digits", limit=150, validation=30, padding=0, flip=False),
         optimizer=OptimizerOptions(auxiliary_lr=0.05, schedule="cosine", warmup=2.0, nesterov=True, weight_decay=0.0),
         engine=EngineOptions(threads=1, checkpoint_epochs=20),
     )

@@ -13,18 +13,21 @@ from counterpoise._choices import EXTRA_CORRUPTIONS, SEVERITIES, STANDARD_CORRUP
 from counterpoise._documents import from_document, to_document
 from counterpoise.models import Backbone
 from counterpoise.recipes.checks import negative, not_between_0_and_1, not_positive, refuse
-from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest
+from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest, first_name, first_value
 from counterpoise.recipes.methods import METHODS, method_named
 
-SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 1
+SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 2
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
-Measure = Literal["nll", "accuracy", "ece"]
+ValidationMetric = Literal["nll", "accuracy", "ece"]
 """What is measured on the validation images, and may be monitored and searched by."""
 
-LARGER_IS_BETTER: tuple[Measure, ...] = ("accuracy",)
+LARGER_IS_BETTER: tuple[ValidationMetric, ...] = ("accuracy",)
 """Of these; the others should be small."""
+
+InitialWeights = Literal["by-seed", "by-count"]
+"""What decides the primary's initial weights: the seed alone, or also how many networks the method trains."""
 
 Allowance = Literal["config", "counterpoise", "torch", "threads", "world-size", "device"]
 """Conditions of a run that may be other when it is resumed, if they are allowed by name."""
@@ -41,8 +44,8 @@ class DataOptions:
     """Data set with the splits train and test: a name such as digits, a folder of Parquet or of images, or a hub id."""
     domain: str | None = None
     """Domain that is left out of training and tested on, for sets that have domains."""
-    held_out: int | float = 5000
-    """Training images held out for validation, by seed: a number, or a fraction below 1."""
+    validation: int | float = field(default=5000, metadata=first_name("held_out"))
+    """Training images that are kept for validation, by seed: a number, or a fraction below 1."""
     pipeline: Literal["memory", "stream"] = "memory"
     """All images in memory as one tensor, augmented on the device; or streamed from disk or the hub by workers."""
     workers: int = 2
@@ -61,7 +64,7 @@ class DataOptions:
     """Resize and centre-crop images to this many pixels; None where all have one size."""
 
     def __post_init__(self) -> None:
-        sizes = {"window": self.window, "limit": self.limit, "size": self.size, "held_out": self.held_out}
+        sizes = {"window": self.window, "limit": self.limit, "size": self.size, "validation": self.validation}
         refuse(
             not_positive({f"data.{name}": value for name, value in sizes.items()})
             + negative({"data.workers": self.workers, "data.padding": self.padding})
@@ -153,8 +156,8 @@ class EngineOptions:
     """Save the complete state every so many steps, in addition to every epoch."""
     checkpoint_epochs: int = field(default=1, metadata=CHANGES_NO_RESULT)
     """Save the complete state every so many epochs."""
-    monitor: Measure = field(default="nll", metadata=CHANGES_NO_RESULT)
-    """Validation measure by which the best checkpoint is kept; what ships is the last epoch."""
+    monitor: ValidationMetric = field(default="nll", metadata=CHANGES_NO_RESULT)
+    """Validation metric by which the best checkpoint is kept; what ships is the last epoch."""
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = field(default=(), metadata=CHANGES_NO_RESULT)
     """In addition to the CSV files, which are always written."""
 
@@ -177,7 +180,7 @@ class EvaluationOptions:
     """What is predicted and measured after training."""
 
     ood: tuple[str, ...] = ()
-    """Data sets of foreign images, by name or path; those that are not divided into splits are taken whole."""
+    """Data sets of OOD images, by name or path; those that are not divided into splits are taken whole."""
     corruptions: tuple[str, ...] = ()
     """CIFAR-C-style corruptions of the test images, by name; `standard` for the usual 15, `all` for 19."""
     severities: tuple[int, ...] = (1, 2, 3, 4, 5)
@@ -221,6 +224,8 @@ class Recipe:
     """Images in a step, over all devices."""
     seed: int = 0
     """Decides the split, the initial weights, the order of images and their augmentation."""
+    initial_weights: InitialWeights = field(default="by-seed", metadata=first_value("by-count"))
+    """The primary's: by the seed alone, or, as in recipes of version 1, also by the number of the method's networks."""
     data: DataOptions = field(default_factory=DataOptions)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     pruning: PruningOptions = field(default_factory=PruningOptions)
@@ -260,7 +265,19 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
         """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
-        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: to_version_2})
+
+
+def to_version_2(document: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a recipe of version 1 as version 2 has them: its initial weights followed the rule of that time."""
+    names = {"held_out": "validation"}
+    data = {names.get(name, name): value for name, value in document.get("data", {}).items()}
+    return document | {"initial_weights": "by-count", "data": data}
+
+
+def recipe_to_version_2(document: dict[str, Any]) -> dict[str, Any]:
+    """A document with a field `recipe` of version 1, with one of version 2."""
+    return document | {"recipe": to_version_2(document["recipe"])}
 
 
 def recipe_of_version_1(document: Mapping[str, Any]) -> Recipe:

@@ -8,7 +8,7 @@ field's metadata; `tests/golden/recipe-first-values.json` holds them all.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 CHANGES_NO_RESULT: Mapping[str, Any] = {"changes_result": False}
@@ -18,6 +18,11 @@ CHANGES_NO_RESULT: Mapping[str, Any] = {"changes_result": False}
 def first_value(value: Any) -> Mapping[str, Any]:
     """Metadata of a field whose default is another than the one that it was introduced with."""
     return {"first_value": value}
+
+
+def first_name(name: str) -> Mapping[str, Any]:
+    """Metadata of a field that was introduced under another name, which digests go on with."""
+    return {"first_name": name}
 
 
 def identity(config: Any) -> dict[str, Any]:
@@ -37,7 +42,7 @@ def identity(config: Any) -> dict[str, Any]:
         else:
             first = _first(each)
         if value != first:
-            found[each.name] = value
+            found[_first_name(each)] = value
     return found
 
 
@@ -54,10 +59,10 @@ def config_digest(config: Any) -> str:
 def first_digest(config: Any, document: Mapping[str, Any], *, schema: str) -> str:
     """The digest by the first rule: SHA-256 of all fields that the schema's version 1 had, as indented JSON.
 
-    Runs and cells were named by it. `document` is the configuration as it was stored, and says which fields there were;
+    Runs and cells were named by it. `document` is the configuration as it was written: it says which fields there were;
     `config` is the same as it was read, with a float wherever one is declared.
     """
-    text = json.dumps({"schema": schema, "schema_version": 1} | _like(asdict(config), document), indent=1)
+    text = json.dumps({"schema": schema, "schema_version": 1} | _first_fields(config, document), indent=1)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -67,10 +72,15 @@ def _first(each: "Field[Any]") -> Any:
     return each.default if each.default_factory is MISSING else each.default_factory()
 
 
-def _like(typed: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """Of nested values, those that a document has as well."""
+def _first_name(each: "Field[Any]") -> str:
+    return str(each.metadata.get("first_name", each.name))
+
+
+def _first_fields(config: Any, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a dataclass, and of those in it, the fields that a document has, by their first names."""
+    found = {_first_name(each): getattr(config, each.name) for each in fields(config)}
     return {
-        name: _like(value, document[name]) if isinstance(value, dict) else value
-        for name, value in typed.items()
+        name: _first_fields(value, document[name]) if is_dataclass(value) else value
+        for name, value in found.items()
         if name in document
     }

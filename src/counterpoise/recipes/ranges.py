@@ -20,7 +20,7 @@ _OTHER_IMAGES = "decides which images are held out, so that trials could not be 
 _ONE_DEVICE = "stays 1: a trial runs on one device, and several processes share a search"
 NOT_SEARCHED = {
     "seed": _OTHER_IMAGES,
-    "data.held_out": _OTHER_IMAGES,
+    "data.validation": _OTHER_IMAGES,
     "data.limit": _OTHER_IMAGES,
     "engine.devices": _ONE_DEVICE,
     "engine.nodes": _ONE_DEVICE,

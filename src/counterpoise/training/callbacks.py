@@ -14,7 +14,7 @@ from torch import Tensor
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.recipes.config import PruningOptions
 from counterpoise.training.distributed import is_first_rank, world_size
-from counterpoise.training.evaluation import MEASURES
+from counterpoise.training.evaluation import VALIDATION_METRICS
 from counterpoise.training.folder import RowLog
 from counterpoise.training.module import REMEDY, ObjectiveModule
 from counterpoise.training.progress import is_quiet, say
@@ -25,7 +25,7 @@ _BUFFERED = 50
 _PAUSE = 30.0
 _REFRESH = 5
 _BAR_WIDTH = 15
-"""Characters, so that bar, times and measures fit into a line of 80."""
+"""Characters, so that bar, times and metrics fit into a line of 80."""
 
 
 class AverageWeights(L.Callback):
@@ -114,7 +114,7 @@ class RunLogs(L.Callback):
             trainer.current_epoch,
             trainer.global_step,
             repr(self._losses / max(1, self._count)),
-            *(repr(pl_module.validation.get(name, "")) for name in MEASURES),
+            *(repr(pl_module.validation.get(name, "")) for name in VALIDATION_METRICS),
             trainer.optimizers[0].param_groups[0]["lr"],
             f"{self._images / seconds:.1f}",
             f"{seconds:.2f}",
@@ -141,7 +141,7 @@ class ProgressBar(RichProgressBar):
         return self._shown | ({"nll": f"{validation['nll']:.3f}"} if validation else {})
 
     def configure_columns(self, trainer: L.Trainer) -> list[Any]:
-        """Epoch, a short bar, steps and times; the measures come behind them."""
+        """Epoch, a short bar, steps and times; the metrics come behind them."""
         from rich.progress import BarColumn
 
         epoch, _, steps, times, _ = super().configure_columns(trainer)
@@ -170,8 +170,8 @@ class ProgressLines(L.Callback):
         """Say what the validation gave."""
         assert isinstance(pl_module, ObjectiveModule)
         if trainer.is_global_zero:
-            measures = ", ".join(f"{name} {value:.4f}" for name, value in pl_module.validation.items())
-            self._say(f"{_epoch(trainer)}: validation {measures}")
+            metrics = ", ".join(f"{name} {value:.4f}" for name, value in pl_module.validation.items())
+            self._say(f"{_epoch(trainer)}: validation {metrics}")
 
     def _say(self, text: str) -> None:
         self._last = time.monotonic()

@@ -15,7 +15,7 @@ from torch import Tensor
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import digest_of, write_text
 
-SCHEMA, SCHEMA_VERSION = "counterpoise.checkpoints", 1
+SCHEMA, SCHEMA_VERSION = "counterpoise.checkpoints", 2
 MANIFEST = "manifest.json"
 
 
@@ -28,7 +28,7 @@ class Entry:
     bytes: int
     step: int
     epoch: int
-    measure: str | None = None
+    metric: str | None = None
     value: float | None = None
 
 
@@ -57,9 +57,20 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.exists():
         return Manifest()
     try:
-        return from_document(Manifest, path.read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
+        return from_document(
+            Manifest, path.read_text(), schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: _to_version_2}
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {error}; restore it, or remove the checkpoints with it to begin anew") from None
+
+
+def _to_version_2(document: dict[str, Any]) -> dict[str, Any]:
+    """With metrics that are called so."""
+
+    def renamed(entry: dict[str, Any]) -> dict[str, Any]:
+        return {("metric" if name == "measure" else name): value for name, value in entry.items()}
+
+    return {name: entry and renamed(entry) for name, entry in document.items()}
 
 
 def begin_manifest(folder: Path) -> None:

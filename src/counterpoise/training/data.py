@@ -29,14 +29,14 @@ class RunData:
     Attributes:
         training: makes the loader of one rank from `seed`, `rank` and `world`; the seed decides order and augmentation.
         validation: held-out images.
-        held_out: their row numbers in the training split as it is stored, or None where they are not a part of it.
+        validation_rows: their row numbers in the training split, or None where they are not a part of it.
         test: the test images.
         ood: other images by name.
     """
 
     training: Callable[[int, int, int], Loader]
     validation: Images
-    held_out: Tensor | None = None
+    validation_rows: Tensor | None = None
     test: Callable[[], Images] | None = None
     ood: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ def from_images(
 ) -> RunData:
     """Training images in memory, of which some are held out."""
     require_labels(images.labels, images.ids, where=[images.name] * len(images))
-    kept, held_out = hold_out(len(images), size=recipe.data.held_out, seed=recipe.seed)
+    kept, rows = hold_out(len(images), size=recipe.data.validation, seed=recipe.seed)
     _require_steps(recipe, len(kept))
     training = images.take(kept)
     return RunData(
@@ -76,8 +76,8 @@ def from_images(
             rank=rank,
             world=world,
         ),
-        validation=images.take(held_out),
-        held_out=images.ids[held_out],
+        validation=images.take(rows),
+        validation_rows=images.ids[rows],
         test=test,
         ood=ood or {},
     )
@@ -90,9 +90,9 @@ def _streamed(
     options = recipe.data
     ids = sample_ids(options.name, "train", root=root, domain=options.domain)
     limited = _limited(ids, options.limit, spread=options.spread)
-    kept, held_out = hold_out(len(limited), size=options.held_out, seed=recipe.seed)
+    kept, rows = hold_out(len(limited), size=options.validation, seed=recipe.seed)
     _require_steps(recipe, len(kept))
-    validation = _stored_images(options, "train", root=root, ids=limited[held_out], limit=None)
+    validation = _stored_images(options, "train", root=root, ids=limited[rows], limit=None)
     require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
     return RunData(
         training=lambda seed, rank, world: StreamLoader(
@@ -105,7 +105,7 @@ def _streamed(
             drop_last=True,
             workers=options.workers,
             window=options.window,
-            exclude=torch.cat([limited[held_out], ids[~torch.isin(ids, limited)]]),
+            exclude=torch.cat([limited[rows], ids[~torch.isin(ids, limited)]]),
             root=root,
             domain=options.domain,
             size=options.size,
@@ -114,7 +114,7 @@ def _streamed(
             world=world,
         ),
         validation=validation,
-        held_out=limited[held_out],
+        validation_rows=limited[rows],
         test=test,
         ood=ood,
     )
@@ -218,15 +218,16 @@ def augmentation(recipe: Recipe, images: Images) -> Augmentation:
     return Augmentation(padding=recipe.data.padding, flip=recipe.data.flip and images.flip)
 
 
-def keep_split(path: Path, held_out: Tensor) -> None:
-    """Save the held-out row numbers with the run; where they are saved already they must be the same."""
-    rows = held_out.tolist()
+def keep_split(path: Path, validation_rows: Tensor) -> None:
+    """Save the row numbers of the validation images with the run; those that are saved already must be the same."""
+    rows = validation_rows.tolist()
     if path.exists():
         try:
-            kept = json.loads(path.read_text())["held_out"]
+            found = json.loads(path.read_text())
+            kept = found["validation" if "validation" in found else "held_out"]  # its name in runs of recipe version 1
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{path} is damaged; remove it if the data set is the same as before") from None
         if kept != rows:
             raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
         return
-    write_text(path, json.dumps({"held_out": rows}))
+    write_text(path, json.dumps({"validation": rows}))

@@ -116,7 +116,7 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
         files=files,
         every_steps=engine.checkpoint_steps,
         every_epochs=engine.checkpoint_epochs,
-        measure=engine.monitor,
+        metric=engine.monitor,
         larger_is_better=engine.monitor in LARGER_IS_BETTER,
         flush=logs.flush,
         termination=termination,

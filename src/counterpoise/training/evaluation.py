@@ -21,7 +21,7 @@ from counterpoise.metrics.protocol import Estimates
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.predictions.digest import digest_path
-from counterpoise.recipes.config import EvaluationOptions, Measure, corruption_names
+from counterpoise.recipes.config import EvaluationOptions, ValidationMetric, corruption_names
 from counterpoise.scoring import score_files
 from counterpoise.scoring.batches import checked_rows, clean_rows
 from counterpoise.training.data import RunData, require_same_kind
@@ -29,7 +29,7 @@ from counterpoise.training.devices import full_float32
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.networks import Trained, header_of
 
-MEASURES: dict[Measure, Key] = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
+VALIDATION_METRICS: dict[ValidationMetric, Key] = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
 """What is measured on the validation images after every epoch."""
 
 OOD_PREFIX = "ood_"
@@ -138,24 +138,24 @@ def measuring_streams() -> list[Stream]:
 
 
 def measured(streams: Iterable[Stream]) -> dict[str, float]:
-    """The value of each measure, from streams that have seen the predictions."""
+    """The value of each metric, from streams that have seen the predictions."""
     estimates: Estimates = {}
     for stream in streams:
         estimates |= stream.compute()
-    return {name: float(estimates[key].value) for name, key in MEASURES.items()}
+    return {name: float(estimates[key].value) for name, key in VALIDATION_METRICS.items()}
 
 
-def validation_measures(run: RunFolder) -> dict[str, float]:
+def validation_metrics(run: RunFolder) -> dict[str, float]:
     """What the trained model's predictions for the held-out images are worth."""
     table = read_predictions(prediction_file(run, "validation"))
     batch = checked_rows(table, clean_rows(table), labelled=True, first_row=0)
     streams = measuring_streams()
     for stream in streams:
         stream.update_checked(batch)
-    measures = measured(streams)
-    if not all(map(math.isfinite, measures.values())):
-        raise ArithmeticError(f"the validation measures are not finite: {measures}")
-    return measures
+    metrics = measured(streams)
+    if not all(map(math.isfinite, metrics.values())):
+        raise ArithmeticError(f"the validation metrics are not finite: {metrics}")
+    return metrics
 
 
 def score_run(run: RunFolder, *, page: bool) -> Evaluation:

@@ -18,7 +18,7 @@ from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
 from counterpoise._files import replacing, write_text
 from counterpoise._locks import acquired, lock_of
-from counterpoise.recipes.config import Allowance, Measure, Recipe, version_1_digest
+from counterpoise.recipes.config import Allowance, Recipe, ValidationMetric, version_1_digest
 from counterpoise.recipes.methods import METHODS, method_named
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.environment", 1
@@ -29,7 +29,7 @@ EPOCH_COLUMNS = (
     "epoch",
     "step",
     "training_loss",
-    *(f"validation_{name}" for name in get_args(Measure)),
+    *(f"validation_{name}" for name in get_args(ValidationMetric)),
     "lr",
     "images_per_second",
     "seconds",
@@ -96,7 +96,7 @@ class RunFolder:
 
     @property
     def epochs(self) -> Path:
-        """Training loss and validation measures of every epoch."""
+        """Training loss and validation metrics of every epoch."""
         return self.path / "epochs.csv"
 
     @property
@@ -299,7 +299,10 @@ def read_environment(folder: RunFolder) -> Environment:
 def _with_present_digests(environment: Environment, folder: RunFolder) -> Environment:
     """The digest of the configuration by the present rule, where it is that of the first, of all fields."""
     recipe = folder.recipe()
-    first = version_1_digest(json.loads(folder.config.read_text()))
+    document = json.loads(folder.config.read_text())
+    if document["schema_version"] > 1:
+        return environment
+    first = version_1_digest(document)
 
     def renewed(conditions: Conditions) -> Conditions:
         return replace(conditions, config_digest=recipe.digest) if conditions.config_digest == first else conditions

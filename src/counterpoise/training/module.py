@@ -197,7 +197,7 @@ class RunDataModule(L.LightningDataModule):
         world = self.trainer.world_size
         return MemoryLoader(
             self.data.validation,
-            # Ranks share a batch evenly; which images are in one changes no measure.
+            # Ranks share a batch evenly; which images are in one changes no metric.
             batch=max(self.evaluation_batch // world, 1) * world,
             seed=self.seed,
             augmentation=None,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -62,9 +63,15 @@ def recipe_models(recipe: Recipe, *, classes: int, channels: int) -> ModelFactor
     count = METHODS[recipe.method].models
     backbones = [recipe.primary] + [recipe.auxiliary] * (count - 1)
 
+    def seed_of(index: int, seed: int) -> int:
+        if recipe.initial_weights == "by-count":
+            return count * seed + index
+        # Mixed, because torch takes 32 bits on the CPU: a sum would soon be the seed of another run's primary.
+        return seed if index == 0 else int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
+
     def build(seed: int) -> list[nn.Module]:
         return [
-            build_model(backbone, classes=classes, channels=channels, seed=count * seed + index)
+            build_model(backbone, classes=classes, channels=channels, seed=seed_of(index, seed))
             for index, backbone in enumerate(backbones)
         ]
 

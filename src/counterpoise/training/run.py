@@ -165,7 +165,7 @@ def _prepared(
     if len(images.classes) < 2:
         raise ValueError(f"{images.name} has {len(images.classes)} class; at least 2 are needed")
     if len(images) < processes:
-        raise ValueError(f"{len(images)} images are held out, fewer than there are processes, {processes}")
+        raise ValueError(f"{len(images)} images are for validation, fewer than there are processes, {processes}")
     make = models or recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
     seed = member_seeds(recipe)[0]
     built = make(seed)
@@ -184,8 +184,8 @@ def _conditions(recipe: Recipe) -> Conditions:
 def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:
     """Whatever of the run is not there yet."""
     recipe, data = plan.recipe, plan.data
-    if data.held_out is not None and is_first_process():
-        keep_split(plan.run.split, data.held_out)
+    if data.validation_rows is not None and is_first_process():
+        keep_split(plan.run.split, data.validation_rows)
     primaries = []
     for seed, folder in zip(member_seeds(recipe), member_folders(recipe, plan.run), strict=True):
         objective = plan.objective(seed)
@@ -203,11 +203,14 @@ def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:
 def member_seeds(recipe: Recipe) -> list[int]:
     """Seeds of the trainings of a run; of an ensemble's members, far from each other and from those of the next seed.
 
-    >>> member_seeds(Recipe(method="ce", seed=1)), member_seeds(Recipe(method="de3", seed=0))
-    ([1], [1000003, 2000006, 3000009])
+    The first member is the run that a single network has at this seed; where initial weights are `by-count`, it is not.
+
+    >>> member_seeds(Recipe(method="ce", seed=1)), member_seeds(Recipe(method="de3", seed=1))
+    ([1], [1, 1000004, 2000007])
     """
     members = METHODS[recipe.method].members
-    return [recipe.seed] if members == 1 else [recipe.seed + 1_000_003 * (index + 1) for index in range(members)]
+    first = 1 if members > 1 and recipe.initial_weights == "by-count" else 0
+    return [recipe.seed + 1_000_003 * index for index in range(first, first + members)]
 
 
 def _train_one(recipe: Recipe, folder: RunFolder, objective: Objective, plan: _Plan) -> None:

@@ -193,8 +193,8 @@ class SaveCheckpoints(L.Callback):
         files: what the engine writes them with.
         every_steps: steps between checkpoints inside an epoch, or None for none.
         every_epochs: epochs between checkpoints; the last epoch always has one.
-        measure: validation measure that decides which is best.
-        larger_is_better: about this measure.
+        metric: validation metric that decides which is best.
+        larger_is_better: about this metric.
         flush: called before each checkpoint, so that logs hold every step that the checkpoint has seen.
         termination: knows whether the run is to end, which it does as soon as it has saved.
     """
@@ -206,7 +206,7 @@ class SaveCheckpoints(L.Callback):
         files: VerifiedCheckpointIO,
         every_steps: int | None,
         every_epochs: int,
-        measure: str,
+        metric: str,
         larger_is_better: bool,
         flush: Callable[[], None],
         termination: TerminationSignal,
@@ -215,7 +215,7 @@ class SaveCheckpoints(L.Callback):
         self.files = files
         self.every_steps = every_steps
         self.every_epochs = every_epochs
-        self.measure = measure
+        self.metric = metric
         self.larger_is_better = larger_is_better
         self.flush = flush
         self.termination = termination
@@ -233,7 +233,7 @@ class SaveCheckpoints(L.Callback):
         epoch = trainer.current_epoch + 1
         if epoch % self.every_epochs == 0 or epoch == trainer.max_epochs or self.termination.requested:
             assert isinstance(pl_module, ObjectiveModule)
-            self._save(trainer, pl_module, value=pl_module.validation.get(self.measure))
+            self._save(trainer, pl_module, value=pl_module.validation.get(self.metric))
 
     def _save(self, trainer: L.Trainer, module: L.LightningModule, *, value: float | None) -> None:
         average_buffers(module)
@@ -255,7 +255,7 @@ class SaveCheckpoints(L.Callback):
             bytes=path.stat().st_size,
             step=trainer.global_step,
             epoch=trainer.current_epoch,
-            measure=None if value is None else self.measure,
+            metric=None if value is None else self.metric,
             value=value,
         )
         manifest = read_manifest(self.folder)
@@ -266,6 +266,6 @@ class SaveCheckpoints(L.Callback):
     def _is_best(self, entry: Entry, best: Entry | None) -> bool:
         if entry.value is None:
             return False
-        if best is None or best.value is None or best.measure != entry.measure:
+        if best is None or best.value is None or best.metric != entry.metric:
             return True
         return entry.value > best.value if self.larger_is_better else entry.value < best.value

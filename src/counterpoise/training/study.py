@@ -1,6 +1,6 @@
 """Search over fields of a recipe: an Optuna study in a folder, which any number of processes work on at a time.
 
-    FOLDER/study.log            Optuna's journal: the values and the measure of every trial
+    FOLDER/study.log            Optuna's journal: the values and the metric of every trial
     FOLDER/study.lock           held for moments by the process that reads the journal and adds to it
     FOLDER/trials/0000          a run as `counterpoise train` makes it, without test predictions
     FOLDER/trials/0000.lock     held by the process that trains it
@@ -12,8 +12,8 @@ checkpoint. Where the conditions have changed, that is refused, and `counterpois
 new ones.
 
 Values come from a sweep first (the middle of every range, its ends, its quarters: for alpha, the grid of the paper),
-then from a Gaussian process, which suits few dimensions and a measure that changes smoothly; it takes trials that are
-still running into account. Where it draws a point that was tried already, whose measure would be the same, a random one
+then from a Gaussian process, which suits few dimensions and a metric that changes smoothly; it takes trials that are
+still running into account. Where it draws a point that was tried already, whose metric would be the same, a random one
 is tried instead. Points are drawn under the lock, with a seed that depends on the number of trials: processes get
 different ones, and a search in one process that was interrupted draws the same as one that was not.
 """
@@ -21,7 +21,7 @@ different ones, and a search in one process that was interrupted draws the same 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from filelock import FileLock
@@ -30,7 +30,7 @@ from counterpoise._documents import from_document, to_document
 from counterpoise._extras import require
 from counterpoise._files import write_text
 from counterpoise._locks import Claim, claimed, holding, lock_of
-from counterpoise.recipes.config import LARGER_IS_BETTER, Measure, Recipe
+from counterpoise.recipes.config import LARGER_IS_BETTER, Recipe, ValidationMetric, recipe_to_version_2
 from counterpoise.recipes.ranges import Range, changed_fields, with_values
 
 require("optuna", extra="tune", purpose="tuning")
@@ -42,10 +42,12 @@ from optuna.storages import JournalStorage  # noqa: E402
 from optuna.storages.journal import JournalFileBackend  # noqa: E402
 from optuna.trial import FrozenTrial, TrialState  # noqa: E402
 
-SCHEMA, SCHEMA_VERSION = "counterpoise.search", 1
+SCHEMA, SCHEMA_VERSION = "counterpoise.search", 2
 SWEEP = (0.5, 0.0, 1.0, 0.25, 0.75)
 """Shares of each range that are tried first."""
 
+_METRIC, _METRICS = "measure", "measures"
+"""What the journal calls them, which has no version: a search of an earlier release goes on."""
 _REDRAWS = 1000
 """Random points, the last resort, after which nothing new is expected."""
 
@@ -63,7 +65,7 @@ class Trial:
         number: of the trial, from 0.
         state: `failed` where training broke down, as it does when it diverges.
         values: of the searched fields, by path.
-        measures: of the held-out images after the last epoch; empty until the trial is complete.
+        metrics: of the validation images after the last epoch; empty until the trial is complete.
         folder: of the run, below the folder of the search.
         reason: why it failed.
     """
@@ -71,7 +73,7 @@ class Trial:
     number: int
     state: State
     values: Values
-    measures: dict[str, float]
+    metrics: dict[str, float]
     folder: str
     reason: str | None = None
 
@@ -82,15 +84,15 @@ class Search:
 
     recipe: Recipe
     ranges: tuple[Range, ...]
-    measure: Measure
+    metric: ValidationMetric
     trials: tuple[Trial, ...]
 
     @property
     def ranked(self) -> list[Trial]:
         """The complete trials, the best first; of equals, the earliest."""
-        sign = -1 if self.measure in LARGER_IS_BETTER else 1
+        sign = -1 if self.metric in LARGER_IS_BETTER else 1
         complete = [trial for trial in self.trials if trial.state == "complete"]
-        return sorted(complete, key=lambda trial: sign * trial.measures[self.measure])
+        return sorted(complete, key=lambda trial: sign * trial.metrics[self.metric])
 
     @property
     def best(self) -> Recipe | None:
@@ -105,7 +107,14 @@ class Search:
     @classmethod
     def from_json(cls, text: str) -> "Search":
         """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
-        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: _to_version_2})
+
+
+def _to_version_2(document: dict[str, Any]) -> dict[str, Any]:
+    """With a recipe of version 2, and metrics that are called so."""
+    found = recipe_to_version_2(document)
+    trials = [{("metrics" if name == "measures" else name): each[name] for name in each} for each in found["trials"]]
+    return {("metric" if name == "measure" else name): found[name] for name in found} | {"trials": trials}
 
 
 @dataclass(frozen=True)
@@ -121,9 +130,9 @@ class SharedStudy:
     """An Optuna study in a folder, and who works on which of its trials."""
 
     def __init__(
-        self, folder: Path, recipe: Recipe, ranges: Sequence[Range], *, measure: Measure, seed: int = 0
+        self, folder: Path, recipe: Recipe, ranges: Sequence[Range], *, metric: ValidationMetric, seed: int = 0
     ) -> None:
-        self.folder, self.recipe, self.ranges, self.measure, self.seed = folder, recipe, tuple(ranges), measure, seed
+        self.folder, self.recipe, self.ranges, self.metric, self.seed = folder, recipe, tuple(ranges), metric, seed
         (folder / "trials").mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.lock = lock_of(folder / "study.lock")
@@ -132,7 +141,7 @@ class SharedStudy:
             self._study = optuna.create_study(
                 storage=self._storage,
                 study_name=_NAME,
-                direction="maximize" if measure in LARGER_IS_BETTER else "minimize",
+                direction="maximize" if metric in LARGER_IS_BETTER else "minimize",
                 load_if_exists=True,
             )
             self._require_same()
@@ -156,20 +165,20 @@ class SharedStudy:
             return self._ask()
 
     def finish(
-        self, trial: ClaimedTrial, *, measures: Mapping[str, float] | None = None, reason: str | None = None
+        self, trial: ClaimedTrial, *, metrics: Mapping[str, float] | None = None, reason: str | None = None
     ) -> None:
         """Record what came of a trial, and write the results so far.
 
-        For a trial that failed the sampler is told the worst measure so far, so that it keeps away.
+        For a trial that failed the sampler is told the worst metric so far, so that it keeps away.
         """
         with holding(self.lock):
             trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
-            if measures is not None:
-                self._storage.set_trial_user_attr(trial_id, "measures", dict(measures))
-                value = measures[self.measure]
+            if metrics is not None:
+                self._storage.set_trial_user_attr(trial_id, _METRICS, dict(metrics))
+                value = metrics[self.metric]
             else:
                 self._storage.set_trial_user_attr(trial_id, "reason", reason)
-                value = self.search().ranked[-1].measures[self.measure]
+                value = self.search().ranked[-1].metrics[self.metric]
             self._study.tell(trial.number, value)
             trial.claim.done()
             self.write()
@@ -181,13 +190,13 @@ class SharedStudy:
                 number=trial.number,
                 state=_state(trial),
                 values=dict(trial.params),
-                measures=trial.user_attrs.get("measures", {}),
+                metrics=trial.user_attrs.get(_METRICS, {}),
                 folder=str(self.path(trial.number).relative_to(self.folder)),
                 reason=trial.user_attrs.get("reason"),
             )
             for trial in self._trials(TrialState.RUNNING, TrialState.COMPLETE)
         )
-        return Search(self.recipe, self.ranges, self.measure, tuple(trials))
+        return Search(self.recipe, self.ranges, self.metric, tuple(trials))
 
     def write(self) -> Search:
         """Write `search.json`, and `best.json` once there is a best."""
@@ -253,7 +262,7 @@ class SharedStudy:
 
     def _require_same(self) -> None:
         """Record what is searched, or refuse to go on with something else."""
-        now = {"recipe": self.recipe.to_json(), "ranges": [asdict(r) for r in self.ranges], "measure": self.measure}
+        now = {"recipe": self.recipe.to_json(), "ranges": [asdict(r) for r in self.ranges], _METRIC: self.metric}
         before = self._study.user_attrs
         if not before:
             # One entry of the journal, so that it is there whole or not at all.
@@ -262,7 +271,7 @@ class SharedStudy:
         found = before["searched"]
         changed = [
             *changed_fields(Recipe.from_json(found["recipe"]), self.recipe),
-            *(f"the {name}" for name in ("ranges", "measure") if found[name] != now[name]),
+            *(f"the {name}" for name, key in (("ranges", "ranges"), ("metric", _METRIC)) if found[key] != now[key]),
         ]
         if changed:
             raise ValueError(
@@ -305,4 +314,4 @@ def _distribution(searched: Range) -> BaseDistribution:
 def _state(trial: FrozenTrial) -> State:
     if trial.state == TrialState.RUNNING:
         return "running"
-    return "complete" if "measures" in trial.user_attrs else "failed"
+    return "complete" if _METRICS in trial.user_attrs else "failed"

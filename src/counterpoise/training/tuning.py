@@ -1,4 +1,4 @@
-"""Search over fields of a recipe by the held-out images; see `counterpoise.training.study` for how it is shared."""
+"""Search over fields of a recipe by the validation images; see `counterpoise.training.study` for how it is shared."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from counterpoise.recipes.config import Measure, Recipe
+from counterpoise.recipes.config import Recipe, ValidationMetric
 from counterpoise.recipes.ranges import Range, require_searchable, with_values
 from counterpoise.report.figures import save_figure
 from counterpoise.report.search import SearchedField, search_figure
 from counterpoise.training.data import RunData, named_data
 from counterpoise.training.distributed import is_first_process
-from counterpoise.training.evaluation import MEASURES, prediction_file, validation_measures
+from counterpoise.training.evaluation import VALIDATION_METRICS, prediction_file, validation_metrics
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.networks import ModelFactory
 from counterpoise.training.progress import say
@@ -26,7 +26,7 @@ def tune(
     folder: str | Path,
     *,
     trials: int,
-    measure: Measure = "nll",
+    metric: ValidationMetric = "nll",
     root: Path | None = None,
     data: RunData | None = None,
     models: ModelFactory | None = None,
@@ -41,9 +41,9 @@ def tune(
     Args:
         recipe: what is trained, but for the searched fields.
         ranges: the searched fields.
-        folder: of the search; one that holds a search with the same recipe, ranges and measure is continued.
+        folder: of the search; one that holds a search with the same recipe, ranges and metric is continued.
         trials: of the whole search, over all processes.
-        measure: of the held-out images after the last epoch; what the search minimises, or maximises for accuracy.
+        metric: of the validation images after the last epoch; what the search minimises, or maximises for accuracy.
         root: folder of data sets; by default the environment variable COUNTERPOISE_DATA.
         data: your own images instead of the recipe's.
         models: your own networks instead of the recipe's.
@@ -59,7 +59,7 @@ def tune(
             "a trial runs on one device; to use several, start the search several times, as a job array for instance, "
             "and not as the ranks of one launcher"
         )
-    study = SharedStudy(Path(folder), recipe, ranges, measure=measure, seed=sampler_seed)
+    study = SharedStudy(Path(folder), recipe, ranges, metric=metric, seed=sampler_seed)
     while (trial := study.take(trials)) is not None:
         try:
             variant = with_values(recipe, trial.values)
@@ -81,7 +81,7 @@ def _attempt(
     run = RunFolder(study.path(trial.number))
     before = _content(run.environment)
     try:
-        measures = _measures(recipe, run, data=data, models=models)
+        metrics = _metrics(recipe, run, data=data, models=models)
     except torch.OutOfMemoryError:
         # Says little about the values, and may pass: the trial is left to whoever takes it next.
         raise
@@ -94,16 +94,16 @@ def _attempt(
             raise
         study.finish(trial, reason=str(error))
     else:
-        study.finish(trial, measures=measures)
+        study.finish(trial, metrics=metrics)
 
 
-def _measures(recipe: Recipe, run: RunFolder, *, data: RunData, models: ModelFactory | None) -> dict[str, float]:
-    """Train, or train on, and measure what the trained model says about the held-out images."""
+def _metrics(recipe: Recipe, run: RunFolder, *, data: RunData, models: ModelFactory | None) -> dict[str, float]:
+    """Train, or train on, and metric what the trained model says about the validation images."""
     if run.config.exists() and not prediction_file(run, "validation").exists():
         resume(run.path, data=data, models=models)
     elif not run.config.exists():
         train(recipe, run.path, data=data, models=models)
-    return validation_measures(run)
+    return validation_metrics(run)
 
 
 def _require_effect(ranges: Sequence[Range], *, data: RunData | None, models: ModelFactory | None) -> None:
@@ -125,8 +125,8 @@ def _draw(search: Search, folder: Path) -> None:
         SearchedField(r.path, [trial.values[r.path] for trial in complete], log=r.log, integer=r.integer)
         for r in search.ranges
     ]
-    measured = [trial.measures[search.measure] for trial in complete]
-    figure = search_figure(fields, measured, key=MEASURES[search.measure])
+    measured = [trial.metrics[search.metric] for trial in complete]
+    figure = search_figure(fields, measured, key=VALIDATION_METRICS[search.metric])
     for suffix in ("png", "svg"):
         save_figure(figure, folder / f"search.{suffix}")
 
@@ -140,8 +140,8 @@ def _report(search: Search, number: int, *, of: int) -> None:
     (trial,) = (trial for trial in search.trials if trial.number == number)
     best, ended = search.ranked[0], sum(trial.state != "running" for trial in search.trials)
     failed = trial.state == "failed"
-    outcome = f"failed: {trial.reason}" if failed else f"{search.measure} {trial.measures[search.measure]:.4f}"
-    leader = f"best {best.measures[search.measure]:.4f} in trial {best.number}"
+    outcome = f"failed: {trial.reason}" if failed else f"{search.metric} {trial.metrics[search.metric]:.4f}"
+    leader = f"best {best.metrics[search.metric]:.4f} in trial {best.number}"
     say(f"trial {number}: {_listed(trial.values)}: {outcome} ({leader}; {ended} of {of} done)")
 
 

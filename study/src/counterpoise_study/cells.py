@@ -10,11 +10,11 @@ from counterpoise.recipes.config import LARGER_IS_BETTER, Recipe
 from counterpoise_study.requests import Hyper, Line, Request
 
 Stage = Literal["validation", "complete"]
-"""How much of a cell is wanted: trained and its held-out images predicted, or everything."""
+"""How much of a cell is wanted: trained and its validation images predicted, or everything."""
 
 STAGES: tuple[Stage, ...] = ("validation", "complete")
 
-Measures = Mapping[str, float]
+Metrics = Mapping[str, float]
 _ID_LENGTH = 16
 
 
@@ -80,20 +80,20 @@ class Result:
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known of tasks: `measures` of those that are done, by task; `given_up` those that failed for good."""
+    """What is known of tasks: `metrics` of those that are done, by task; `given_up` those that failed for good."""
 
-    measures: Mapping[tuple[str, Stage], Measures]
+    metrics: Mapping[tuple[str, Stage], Metrics]
     given_up: frozenset[tuple[str, Stage]] = frozenset()
 
     def is_done(self, task: Task) -> bool:
         """Whether there is nothing more to do; what is complete is validated as well."""
-        return task.key in self.measures or (task.cell.id, "complete") in self.measures
+        return task.key in self.metrics or (task.cell.id, "complete") in self.metrics
 
-    def of(self, cell: Cell) -> Measures | None:
-        """Validation measures of a cell, if it has been trained."""
+    def of(self, cell: Cell) -> Metrics | None:
+        """Validation metrics of a cell, if it has been trained."""
         for stage in STAGES:
-            if (cell.id, stage) in self.measures:
-                return self.measures[cell.id, stage]
+            if (cell.id, stage) in self.metrics:
+                return self.metrics[cell.id, stage]
         return None
 
     def has_failed(self, cell: Cell) -> bool:
@@ -124,7 +124,7 @@ def results(request: Request, progress: Progress) -> Iterator[Result]:
 
 
 def chosen(request: Request, line: Line, progress: Progress) -> Hyper | None:
-    """The candidate with the best validation measure, the first of equals.
+    """The candidate with the best validation metric, the first of equals.
 
     None while one of them is still to be trained, or where all of them have failed. Those that failed do not count.
     """
@@ -134,9 +134,9 @@ def chosen(request: Request, line: Line, progress: Progress) -> Hyper | None:
     sign = -1 if request.rule in LARGER_IS_BETTER else 1
     measured: list[tuple[float, int]] = []
     for index, cell in enumerate(trials):
-        measures = progress.of(cell)
-        if measures is not None:
-            measured.append((sign * measures[request.rule], index))
+        metrics = progress.of(cell)
+        if metrics is not None:
+            measured.append((sign * metrics[request.rule], index))
         elif not progress.has_failed(cell):
             return None
     return line.candidates[min(measured)[1]] if measured else None

@@ -11,7 +11,7 @@ import tyro
 
 from counterpoise.cli.program import run_program
 from counterpoise.cli.train import DataRoot, say_interrupted
-from counterpoise.recipes.config import Allowance, Measure
+from counterpoise.recipes.config import Allowance, ValidationMetric
 from counterpoise_study import __version__
 from counterpoise_study.scales import ScaleName
 
@@ -44,8 +44,8 @@ class Asked:
     """Settings, of those of the studies, such as cifar10-resnet34; by default all."""
     methods: MethodFile = None
     """A Python file with methods of your own, in a dictionary METHODS, that join every study. It is run as code."""
-    rule: Measure = "nll"
-    """Validation measure that chooses hyper-parameters: the lowest NLL or ECE, or the highest accuracy."""
+    rule: ValidationMetric = "nll"
+    """Validation metric that chooses hyper-parameters: the lowest NLL or ECE, or the highest accuracy."""
 
 
 AskedFields = Annotated[Asked, tyro.conf.arg(name="")]
@@ -92,6 +92,7 @@ class Run:
         shard = Shard.parse(self.shard) if self.shard is not None else Shard()
         require_data(requests, root=self.data_root)
         store = Store(self.store or default_store(self.asked.scale))
+        requests = store.as_begun(requests)
         store.add(requests)
         remove_leftovers(store)
         if self.again:
@@ -172,6 +173,7 @@ class Plan:
         store = Store(self.store) if self.store is not None else None
         if store is not None and store.contents.scale != self.asked.scale:
             raise ValueError(f"{store.path} holds the scale {store.contents.scale}, not {self.asked.scale}")
+        requests = requests if store is None else store.as_begun(requests)
         if self.device_flops is None:
             timing = time_hardware(requests, page=SCALES[self.asked.scale]().page, say=say)
         else:

@@ -10,7 +10,7 @@ from counterpoise.report.numbers import metric_title
 from counterpoise_study.cells import (
     STAGES,
     Cell,
-    Measures,
+    Metrics,
     Progress,
     Result,
     candidate_cells,
@@ -20,7 +20,7 @@ from counterpoise_study.cells import (
     tuning_setting,
 )
 from counterpoise_study.plan import planned_cells
-from counterpoise_study.published import Foreign
+from counterpoise_study.published import OodKind
 from counterpoise_study.record import CellRecord, Outcome
 from counterpoise_study.requests import Hyper, Line, Request, Setting
 from counterpoise_study.store import Store
@@ -28,25 +28,25 @@ from counterpoise_study.studies import STUDIES, Study
 from counterpoise_study.summary import mean
 
 Pick = Callable[[Outcome], Estimate | None]
-"""Where an outcome holds a measure."""
+"""Where an outcome holds a metric."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A measure of a table.
+    """A metric of a table.
 
     Attributes:
         title: head of it.
-        key: which measure.
+        key: which metric.
         pick: where it is.
-        foreign: which foreign images are told from the data.
+        ood: which OOD images are told from the data.
         has_floor: whether it is shown with its noise floor.
     """
 
     title: str
     key: Key
     pick: Pick
-    foreign: Foreign = ""
+    ood: OodKind = ""
     has_floor: bool = False
 
 
@@ -74,7 +74,7 @@ class Row:
         return [run.record for run in self.runs if run.record is not None]
 
     def estimates(self, column: Column, *, scaled: bool) -> list[Estimate | None]:
-        """One for each run; None where it is not finished, or has no such measure."""
+        """One for each run; None where it is not finished, or has no such metric."""
         records = [run.record for run in self.runs]
         return [None if record is None else column.pick(record.outcome(scaled=scaled)) for record in records]
 
@@ -90,32 +90,32 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that are compared with each other, and the measures that are shown of them.
+    """Rows that are compared with each other, and the metrics that are shown of them.
 
     Attributes:
         setting: title of what is the same for all rows.
         rows: that are compared.
         columns: that are shown.
-        foreign: name of the foreign images that are told from the data.
+        ood: name of the OOD images that are told from the data.
     """
 
     setting: str
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
-    foreign: str = ""
+    ood: str = ""
 
     @property
     def title(self) -> str:
         """Of its table."""
-        return f"{self.setting}, against {self.foreign}" if self.foreign else self.setting
+        return f"{self.setting}, against {self.ood}" if self.ood else self.setting
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate of the hyper-parameters on the held-out images."""
+    """One candidate of the hyper-parameters on the validation images."""
 
     cell: Cell
-    measures: Measures | None
+    metrics: Metrics | None
     has_failed: bool
     is_chosen: bool
 
@@ -168,7 +168,7 @@ class Records:
 
     def of(self, cell: Cell) -> CellRecord | None:
         """What came of a cell; None until it is committed."""
-        if (cell.id, "complete") not in self._progress.measures:
+        if (cell.id, "complete") not in self._progress.metrics:
             return None
         if cell.id not in self._read:
             path = self._store.record_file(cell.id)
@@ -231,14 +231,14 @@ def _groups(study: Study, rows: Sequence[Row]) -> Iterator[Group]:
             yield Group(title, tuple(members), tuple(_columns(study, members)))
             continue
         setting = members[0].setting
-        for name, foreign, published in _foreign_sets(setting):
+        for name, ood, published in _ood_sets(setting):
             columns = tuple(
-                Column(metric_title(KEY_INFO[key]), key, _ood(name, key), published) for key in study.measures
+                Column(metric_title(KEY_INFO[key]), key, _ood(name, key), published) for key in study.metrics
             )
-            yield Group(title, tuple(members), columns, f"{name} ({foreign})")
+            yield Group(title, tuple(members), columns, f"{name} ({ood})")
 
 
-def _foreign_sets(setting: Setting) -> Iterator[tuple[str, Foreign, Foreign]]:
+def _ood_sets(setting: Setting) -> Iterator[tuple[str, OodKind, OodKind]]:
     """Name of each, how far it is from the data, and which of the paper's it stands for: none but the first far one."""
     if setting.near:
         yield setting.near, "near", "near"
@@ -252,7 +252,7 @@ def _columns(study: Study, rows: Sequence[Row]) -> Iterator[Column]:
         for level in levels:
             yield Column(f"ECE, %, {severity_title(level)}", Key.ECE, _severity(level))
         return
-    for key in study.measures:
+    for key in study.metrics:
         pick = _misclassification(key) if study.layout == "detection" else _estimate(key)
         yield Column(metric_title(KEY_INFO[key]), key, pick, has_floor=key is Key.ECE)
 

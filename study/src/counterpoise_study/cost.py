@@ -157,10 +157,10 @@ def work_of(recipe: Recipe, stage: Stage = "complete") -> Work:
     classes, shape = shape_of(recipe)
     cost = counted(recipe, classes=classes, shape=shape)
     members, evaluation = METHODS[recipe.method].members, recipe.evaluation
-    stored, test = _images_of(recipe.data.name, recipe.data.domain)
-    rows = min(stored, recipe.data.limit or stored)
-    held_out = recipe.data.held_out
-    validation = round(held_out * rows) if isinstance(held_out, float) else held_out
+    given, test = _images_of(recipe.data.name, recipe.data.domain)
+    rows = min(given, recipe.data.limit or given)
+    share = recipe.data.validation
+    validation = round(share * rows) if isinstance(share, float) else share
     steps = _steps(recipe, rows - validation)
     predicted, files, corrupted = validation, 1, 0
     if stage == "complete":

@@ -20,7 +20,7 @@ _VALIDATED = (Key.NLL, Key.ACCURACY, Key.ECE)
 def setup_table(gathered: StudyResults) -> Linked:
     """Of every row the hyper-parameters, the fitted temperature, and the cost as a ratio to cross-entropy."""
     rows: list[tuple[Entry, ...]] = []
-    # Groups of one setting have the same rows: near and far foreign images.
+    # Groups of one setting have the same rows: near and far OOD images.
     for group in {group.setting: group for group in gathered.groups}.values():
         rows.append((Entry(group.setting),))
         for row in group.rows:
@@ -62,7 +62,7 @@ def _temperature(row: Row) -> str:
 
 
 def choice_table(gathered: StudyResults, address: Address) -> Linked | None:
-    """Every candidate of the hyper-parameters on the held-out images; None where there was nothing to choose."""
+    """Every candidate of the hyper-parameters on the validation images; None where there was nothing to choose."""
     if not gathered.choices:
         return None
     rule = Key(gathered.request.rule)
@@ -79,19 +79,19 @@ def choice_table(gathered: StudyResults, address: Address) -> Linked | None:
 
 def _trial(choice: Choice, trial: Trial, rule: Key, address: Address) -> tuple[Entry, ...]:
     label = Entry(f"{choice.line.title}, {hyper_text(trial.cell.recipe.hyper)}")
-    if trial.measures is None:
+    if trial.metrics is None:
         state = "failed" if trial.has_failed else "not run yet"
         return label, *(Entry(MISSING) for _ in _VALIDATED), Entry(state)
     target = address(trial.cell) or ""
     values = (
-        Entry(number(KEY_INFO[key], trial.measures[key]), best=trial.is_chosen and key is rule, target=target)
+        Entry(number(KEY_INFO[key], trial.metrics[key]), best=trial.is_chosen and key is rule, target=target)
         for key in _VALIDATED
     )
     return label, *values, Entry("chosen" if trial.is_chosen else "")
 
 
 def run_tables(gathered: StudyResults, address: Address) -> list[Linked]:
-    """Every measure of every run, for each group; rows have the names that results link to."""
+    """Every metric of every run, for each group; rows have the names that results link to."""
     tables = []
     for place, group in enumerate(gathered.groups):
         heads = ["", "temperature"]

@@ -14,7 +14,7 @@ from counterpoise_study import figures
 from counterpoise_study.collected import Group, StudyResults, severity_title
 from counterpoise_study.tables import Linked, plain_table
 
-_DOTTED = ("measures", "detection", "ood")
+_DOTTED = ("metrics", "detection", "ood")
 _FEW = 4
 """So many rows are read as fast as numbers."""
 

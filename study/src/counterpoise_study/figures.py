@@ -73,7 +73,7 @@ def reliability(group: Group, *, theme: Theme = LIGHT) -> Figure:
 
 
 def sweep(group: Group, trials: Sequence[Trial], *, theme: Theme = LIGHT) -> Figure:
-    """Every measure against alpha, a line for each method, with the standard deviation over seeds; a ring if chosen."""
+    """Every metric against alpha, a line for each method, with the standard deviation over seeds; a ring if chosen."""
     rows = [row for row in finished(group) if row.hyper and _SWEPT in row.hyper]
     methods = list(dict.fromkeys(row.line.method for row in rows))
     chosen_recipes = [trial.cell.recipe for trial in trials if trial.is_chosen]
@@ -116,7 +116,7 @@ def severity(group: Group, *, theme: Theme = LIGHT) -> Figure:
 
 
 def bars(group: Group, *, theme: Theme = LIGHT) -> Figure:
-    """Every measure of every method as a bar, with the t interval over seeds."""
+    """Every metric of every method as a bar, with the t interval over seeds."""
     rows = finished(group)
     places = list(range(len(rows)))
     with themed(theme):
@@ -137,7 +137,7 @@ def bars(group: Group, *, theme: Theme = LIGHT) -> Figure:
 
 
 def dots(group: Group, *, theme: Theme = LIGHT) -> Figure:
-    """Every measure of every method as a dot, with the standard deviation over seeds; before and after scaling."""
+    """Every metric of every method as a dot, with the standard deviation over seeds; before and after scaling."""
     rows = finished(group)
     with themed(theme):
         size = (1.4 + 2.3 * len(group.columns), 1.3 + 0.3 * len(rows))
@@ -167,7 +167,7 @@ def _axis_title(column: Column) -> str:
 
 
 def _summary(row: Row, column: Column, *, scaled: bool) -> Summary:
-    """In the unit that the measure is shown in."""
+    """In the unit that the metric is shown in."""
     return summarise([KEY_INFO[column.key].scale * value for value in row.values(column, scaled=scaled)])
 
 

@@ -63,7 +63,7 @@ class HardwareTiming:
         device: that they are of, such as `cpu` or `cuda`.
         note: how they were obtained.
         speeds: of the networks that were measured.
-        start_up: seconds until the first step, and from the last one to the predictions of held-out images.
+        start_up: seconds until the first step, and from the last one to the predictions of validation images.
         step: seconds of a step beside the networks.
         completion: seconds of scores, record and page, beside the networks.
         corruption: seconds to corrupt an image.
@@ -215,7 +215,7 @@ def _small_run(recipe: Recipe, *, page: bool) -> tuple[float, float, float]:
         method="ce",
         primary=Backbone("cnn", width=1),
         epochs=2,
-        data=replace(recipe.data, held_out=_NOISE_ROWS),
+        data=replace(recipe.data, validation=_NOISE_ROWS),
         optimizer=OptimizerOptions(milestones=()),
         evaluation=EvaluationOptions(),
     )

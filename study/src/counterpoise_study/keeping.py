@@ -5,7 +5,7 @@
     FOLDER/cells/ID/environment.json        versions, revision, threads
     FOLDER/cells/ID/epochs.csv              the learning curve; of an ensemble, in members/N
 
-A cell whose held-out images alone were predicted has no `cell.json`: its measures are in the manifest. The folder is a
+A cell whose validation images alone were predicted has no `cell.json`: its metrics are in the manifest. The folder is a
 store itself. `counterpoise-study report` draws from it, and a copy of it can be run on: what is finished stays
 finished, and a run that is needed further is trained anew, because its weights were not kept.
 """
@@ -31,7 +31,7 @@ def keep(store: Store, folder: Path) -> list[str]:
     kept = Store(folder)
     kept.add(store.contents.requests)
     store.progress()
-    before = kept.progress().measures
+    before = kept.progress().metrics
     finished = [
         state.committed
         for task, state in store.manifest.tasks.items()

@@ -161,10 +161,10 @@ def _running(status: Status) -> Table:
 
 def _finished(status: Status) -> Table:
     shown = status.finished[:_FINISHED]
-    measures = list(shown[0].measures)
-    grid = _grid("finished", "took", *measures)
+    metrics = list(shown[0].metrics)
+    grid = _grid("finished", "took", *metrics)
     for each in shown:
-        values = (f"{each.measures[name]:.3f}" if name in each.measures else "" for name in measures)
+        values = (f"{each.metrics[name]:.3f}" if name in each.metrics else "" for name in metrics)
         grid.add_row(Text(each.name), span(each.seconds), *values)
     return grid
 

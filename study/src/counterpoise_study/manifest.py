@@ -34,7 +34,7 @@ class Event:
         seconds: that the attempt took.
         peak_memory: bytes of the process at its largest in the attempt; where that cannot be told, so far.
         reason: why it failed.
-        measures: of the held-out images.
+        measures: metrics of the validation images, by their name in manifests of every release.
         step: of the newest checkpoint.
     """
 
@@ -139,7 +139,7 @@ class Manifest:
 
 
 def progress_of(states: Mapping[tuple[str, Stage], TaskState]) -> Progress:
-    """Measures of what is committed, and what was given up."""
+    """Metrics of what is committed, and what was given up."""
     return Progress(
         {task: state.committed.measures or {} for task, state in states.items() if state.committed},
         frozenset(task for task, state in states.items() if state.is_given_up),

@@ -36,7 +36,7 @@ class PlannedCell:
         name: what people are shown.
         stage: how much of it is wanted.
         is_open: whether its hyper-parameters are still to be chosen.
-        is_trained: whether all but the predictions of test and foreign images is done, or is counted elsewhere.
+        is_trained: whether all but the predictions of test and OOD images is done, or is counted elsewhere.
         is_done: whether nothing is left to do.
     """
 
@@ -114,7 +114,7 @@ def planned_cells(requests: Sequence[Request], progress: Progress) -> Iterator[P
     for task in tasks(requests, progress):
         key = task.cell.id
         named[key] = task.stage
-        trained = task.stage == "complete" and (key, "validation") in progress.measures
+        trained = task.stage == "complete" and (key, "validation") in progress.metrics
         yield PlannedCell(task.cell, key, task.name, task.stage, is_trained=trained, is_done=progress.is_done(task))
     seen: set[str] = set()
     for request in requests:

@@ -12,8 +12,8 @@ from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise_study.requests import Published
 from counterpoise_study.scales import UNSTATED
 
-Foreign = Literal["", "near", "far"]
-"""Foreign images that are like the data, or that are not; empty where there are none."""
+OodKind = Literal["", "near", "far"]
+"""OOD images that are like the data, or that are not; empty where there are none."""
 
 KEYS: Mapping[str, Key] = {
     "accuracy_pct": Key.ACCURACY,
@@ -24,7 +24,7 @@ KEYS: Mapping[str, Key] = {
     "auroc_pct": Key.AUROC,
     "aupr_pct": Key.AUPR_POSITIVE,
 }
-"""The file's names of measures. They have the unit that the measure is shown in."""
+"""The file's names of metrics. They have the unit that the metric is shown in."""
 
 METHOD_NAMES: Mapping[str, str] = {
     "Cross-Entropy": "ce",
@@ -39,7 +39,7 @@ METHOD_NAMES: Mapping[str, str] = {
 }
 """The file's names of methods."""
 
-_FOREIGN: Mapping[str, Foreign] = {"ood_near": "near", "ood_far": "far"}
+_OOD_KINDS: Mapping[str, OodKind] = {"ood_near": "near", "ood_far": "far"}
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class PublishedNumber:
         table: that it is in.
         place: data set and backbones, as the table states them.
         method: name in the methods table.
-        foreign: which foreign images were told from the data.
-        key: the measure.
-        value: in the measure's own unit, as estimates are: 0.7693, where the paper prints 76.93.
+        ood: which OOD images were told from the data.
+        key: the metric.
+        value: in the metric's own unit, as estimates are: 0.7693, where the paper prints 76.93.
     """
 
     row: int
     table: str
     place: Published
     method: str
-    foreign: Foreign
+    ood: OodKind
     key: Key
     value: float
 
@@ -73,7 +73,7 @@ def published_numbers() -> tuple[PublishedNumber, ...]:
 
 
 def published_number(
-    tables: Sequence[str], place: Published, method: str, key: Key, foreign: Foreign = ""
+    tables: Sequence[str], place: Published, method: str, key: Key, ood: OodKind = ""
 ) -> PublishedNumber | None:
     """The number in the first of some tables that has it; None where the paper has none.
 
@@ -85,14 +85,14 @@ def published_number(
     """
     for table, primary in itertools.product(tables, (place.primary, UNSTATED)):
         stated = Published(place.data_set, primary, place.auxiliary)
-        if (found := _index().get((table, stated, method, key, foreign))) is not None:
+        if (found := _index().get((table, stated, method, key, ood))) is not None:
             return found
     return None
 
 
 @cache
-def _index() -> dict[tuple[str, Published, str, Key, Foreign], PublishedNumber]:
-    return {(each.table, each.place, each.method, each.key, each.foreign): each for each in published_numbers()}
+def _index() -> dict[tuple[str, Published, str, Key, OodKind], PublishedNumber]:
+    return {(each.table, each.place, each.method, each.key, each.ood): each for each in published_numbers()}
 
 
 def _number(row: int, line: Mapping[str, str]) -> PublishedNumber:
@@ -102,7 +102,7 @@ def _number(row: int, line: Mapping[str, str]) -> PublishedNumber:
         table=line["table"],
         place=Published(line["dataset"], line["primary"], line["auxiliary"]),
         method=METHOD_NAMES[line["method"]],
-        foreign=_FOREIGN.get(line["task"], ""),
+        ood=_OOD_KINDS.get(line["task"], ""),
         key=key,
         value=float(line["value"]) / KEY_INFO[key].scale,
     )

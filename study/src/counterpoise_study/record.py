@@ -7,12 +7,12 @@ from counterpoise.metrics import Key, Scores
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.protocol import Estimates
 from counterpoise.metrics.scores import BinTable, GroupScores
-from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.config import Recipe, recipe_to_version_2
 from counterpoise.scoring import fit_temperature, score_files
-from counterpoise.training.evaluation import ood_files, prediction_file, validation_measures
+from counterpoise.training.evaluation import ood_files, prediction_file, validation_metrics
 from counterpoise.training.folder import RunFolder
 
-SCHEMA, SCHEMA_VERSION = "counterpoise.cell", 2
+SCHEMA, SCHEMA_VERSION = "counterpoise.cell", 3
 
 MEASURED_OF_GROUPS = (Key.ACCURACY, Key.NLL, Key.ECE)
 """Of every corruption and severity these alone, because there are many."""
@@ -25,8 +25,8 @@ class Outcome:
     Attributes:
         estimates: performance and calibration.
         misclassification: telling right from wrong.
-        ood: telling in-distribution from foreign, for each foreign set.
-        groups: some measures of each corruption and severity, or domain.
+        ood: telling in-distribution from OOD, for each OOD set.
+        groups: some metrics of each corruption and severity, or domain.
         top_label: bins of the reliability diagram.
     """
 
@@ -44,11 +44,11 @@ class CellRecord:
     Attributes:
         recipe: everything that decided it.
         source: SHA-256 of the file that its method comes from; empty for the methods of the package.
-        validation: measures of the held-out images.
+        validation: metrics of the validation images.
         samples: test images.
         classes: number of them.
         level: nominal coverage of the intervals of estimates.
-        temperature: fitted on the held-out images.
+        temperature: fitted on the validation images.
         temperature_state: whether its optimum was found, or lies at a bound.
         plain: the model as it was trained.
         scaled: the same after temperature scaling.
@@ -76,19 +76,19 @@ class CellRecord:
     @classmethod
     def from_json(cls, text: str) -> "CellRecord":
         """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
-        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={2: recipe_to_version_2})
 
 
 def record_of(run: RunFolder, *, source: str) -> CellRecord:
     """The scores of a finished run, and those of its stored predictions after temperature scaling."""
     (plain,) = Evaluation.from_json(run.scores.read_text()).models
     scaling = fit_temperature(prediction_file(run, "validation"))
-    test, foreign = prediction_file(run, "test"), ood_files(run)
-    (scaled,) = score_files([test], ood=foreign, temperature=scaling.temperature).models
+    test, ood = prediction_file(run, "test"), ood_files(run)
+    (scaled,) = score_files([test], ood=ood, temperature=scaling.temperature).models
     return CellRecord(
         recipe=run.recipe(),
         source=source,
-        validation=validation_measures(run),
+        validation=validation_metrics(run),
         samples=plain.samples,
         classes=plain.classes,
         level=plain.level,

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoise_study.cells import Progress, Task, tasks, undecided
+from counterpoise_study.cells import Task, tasks, undecided
 from counterpoise_study.requests import Request
 from counterpoise_study.scales import ScaleName
+from counterpoise_study.store import Store
 from counterpoise_study.studies import STUDIES, request_of
 
 SCALE: ScaleName = "reduced"
@@ -53,26 +54,28 @@ class Part:
         words += ["--only", *self.only] if self.only else []
         return [*words, "--store", store]
 
-    def requests(self) -> list[Request]:
-        """What it asks for, as data."""
-        return [
-            request_of(study, SCALE, seeds=range(self.seeds), only=self.only, places=self.settings)
-            for study in self.studies
-            if not self.only or set(self.only) & set(STUDIES[study].methods)
-        ]
+    def requests(self, store: Store) -> list[Request]:
+        """What it asks a store for, as data."""
+        return store.as_begun(
+            [
+                request_of(study, SCALE, seeds=range(self.seeds), only=self.only, places=self.settings)
+                for study in self.studies
+                if not self.only or set(self.only) & set(STUDIES[study].methods)
+            ]
+        )
 
-    def progress(self, known: Progress) -> tuple[int, int]:
+    def progress(self, store: Store) -> tuple[int, int]:
         """Runs whose results are shown: those that are done, and all of them."""
-        wanted = self.shown(known)
-        return sum(map(known.is_done, wanted)), len(wanted) + undecided(self.requests(), known)
+        known, wanted = store.progress(), self.shown(store)
+        return sum(map(known.is_done, wanted)), len(wanted) + undecided(self.requests(store), known)
 
-    def shown(self, known: Progress) -> list[Task]:
+    def shown(self, store: Store) -> list[Task]:
         """The runs whose results are shown, as far as they can be named now."""
-        return [task for task in self.tasks(known) if task.stage == "complete"]
+        return [task for task in self.tasks(store) if task.stage == "complete"]
 
-    def tasks(self, known: Progress) -> list[Task]:
+    def tasks(self, store: Store) -> list[Task]:
         """What can be named of it now."""
-        return tasks(self.requests(), known)
+        return tasks(self.requests(store), store.progress())
 
 
 PARTS = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from counterpoise.recipes.config import Measure, Recipe
+from counterpoise.recipes.config import InitialWeights, Recipe, ValidationMetric
 from counterpoise.recipes.methods import METHODS
 
 Hyper = dict[str, float]
@@ -36,8 +36,8 @@ class Setting:
         name: unique within a scale.
         title: as tables show it.
         recipe: of everything but the method, its hyper-parameters and the seed.
-        near: foreign set that is like the data; empty for none.
-        far: foreign sets that are not; the paper's numbers are of the first.
+        near: OOD set that is like the data; empty for none.
+        far: OOD sets that are not; the paper's numbers are of the first.
         published: where the paper's numbers are.
         tuned_in: the setting that hyper-parameters are chosen in; empty for this one.
         variant: what is other than in the setting that has the title alone; empty for that one.
@@ -85,14 +85,14 @@ class Request:
     Attributes:
         study: name of it.
         scale: name of it.
-        rule: validation measure that chooses hyper-parameters.
+        rule: validation metric that chooses hyper-parameters.
         settings: that are compared in, and those that hyper-parameters are chosen in.
         lines: that are compared.
     """
 
     study: str
     scale: str
-    rule: Measure
+    rule: ValidationMetric
     settings: tuple[Setting, ...]
     lines: tuple[Line, ...]
 
@@ -141,6 +141,12 @@ def merged(before: Request, now: Request) -> Request:
     methods = list(dict.fromkeys([*METHODS, *(line.method for line in lines.values())]))
     order = sorted(lines.values(), key=lambda line: (places[line.setting], methods.index(line.method)))
     return replace(now, settings=settings, lines=tuple(order))
+
+
+def with_initial_weights(request: Request, rule: InitialWeights) -> Request:
+    """The same by another rule for initial weights, in all of its settings."""
+    settings = [replace(each, recipe=replace(each.recipe, initial_weights=rule)) for each in request.settings]
+    return replace(request, settings=tuple(settings))
 
 
 def candidates_of(method: str, *, most: int | None) -> tuple[Hyper, ...]:

@@ -92,9 +92,9 @@ def paper() -> Scale:
     """The protocol of the paper: 350 epochs, ResNet34 and ResNet50 of full width, all images."""
     # The threads are named, so that a cell that is moved to another machine goes on with the same bits.
     engine = EngineOptions(threads=1, checkpoint_epochs=5)
-    foreign = {"cifar10": ("cifar100", "svhn"), "cifar100": ("cifar10", "svhn"), "tiny-imagenet": ()}
+    ood = {"cifar10": ("cifar100", "svhn"), "cifar100": ("cifar10", "svhn"), "tiny-imagenet": ()}
     tables = {}
-    for role, sets in foreign.items():
+    for role, sets in ood.items():
         recipes = []
         for primary in PRIMARIES:
             # Only the first primary is looked at under corruption.
@@ -125,7 +125,7 @@ def reduced() -> Scale:
         primary=small,
         auxiliary=small,
         epochs=50,
-        data=DataOptions(limit=10_000, held_out=5000, padding=0),
+        data=DataOptions(limit=10_000, validation=5000, padding=0),
         optimizer=_shortened(50),
         engine=engine,
     )
@@ -139,18 +139,18 @@ def reduced() -> Scale:
     degraded = EvaluationOptions(corruptions=("standard",), corrupted_images=2000)
     near_and_far = {"cifar10": ("cifar100_partial", "svhn_partial", "dtd_32"), "cifar100": ("cifar10", "svhn_partial")}
     tables = {}
-    for role, foreign in near_and_far.items():
+    for role, ood in near_and_far.items():
         pair = [
-            replace(overfits, evaluation=replace(degraded, ood=foreign)),
-            replace(augmented, evaluation=EvaluationOptions(ood=foreign)),
+            replace(overfits, evaluation=replace(degraded, ood=ood)),
+            replace(augmented, evaluation=EvaluationOptions(ood=ood)),
         ]
         named = [replace(recipe, data=replace(recipe.data, name=role)) for recipe in pair]
         tables[role] = _table(role, f"{TITLES[role]} (5,000 images)", named, tuned_together=True)
     tiny = replace(augmented, primary=small, epochs=15, optimizer=_shortened(15))
     tiny = replace(tiny, data=DataOptions(name="tiny-imagenet", size=32))
     tables["tiny-imagenet"] = _table("tiny-imagenet", "Tiny-ImageNet (32 px)", [tiny])
-    pacs = DataOptions(name="pacs_64", size=32, held_out=0.1)
-    few_steps = replace(overfits, data=DataOptions(limit=15_000, held_out=5000))
+    pacs = DataOptions(name="pacs_64", size=32, validation=0.1)
+    few_steps = replace(overfits, data=DataOptions(limit=15_000, validation=5000))
     widths = [Backbone("cnn", 16), *(replace(small, name=f"resnet{depth}") for depth in (10, 18, 34))]
     return Scale(
         name="reduced",
@@ -177,7 +177,7 @@ def smoke() -> Scale:
         auxiliary=first,
         epochs=6,
         batch=20,
-        data=DataOptions(limit=140, held_out=40, padding=0),
+        data=DataOptions(limit=140, validation=40, padding=0),
         optimizer=OptimizerOptions(milestones=(5,), auxiliary_lr=0.05),
         pruning=PruningOptions(every=2),
         engine=EngineOptions(threads=1),
@@ -193,14 +193,14 @@ def smoke() -> Scale:
         "cifar100": ("cifar100_partial", ("cifar10", "svhn_partial")),
     }
     tables = {}
-    for role, (name, foreign) in near_and_far.items():
+    for role, (name, ood) in near_and_far.items():
         evaluation = degraded if role == "cifar10" else base.evaluation
         recipes = [
-            replace(base, data=replace(base.data, name=name), evaluation=replace(evaluation, ood=foreign)),
+            replace(base, data=replace(base.data, name=name), evaluation=replace(evaluation, ood=ood)),
             replace(base, data=replace(base.data, name=name), primary=second),
         ]
         tables[role] = _table(role, f"{TITLES[role]} (140 images)", recipes)
-    pacs = replace(base, data=DataOptions(name="pacs_64", limit=140, spread=True, held_out=40, size=16, padding=2))
+    pacs = replace(base, data=DataOptions(name="pacs_64", limit=140, spread=True, validation=40, size=16, padding=2))
     stand_in = replace(pacs, data=replace(pacs.data, domain="photo"))
     tables["tiny-imagenet"] = _table(
         "tiny-imagenet", "PACS in place of Tiny-ImageNet", [stand_in, replace(stand_in, primary=second)]

@@ -14,7 +14,7 @@ from counterpoise_study.studies import Layout
 from counterpoise_study.tables import Address, Linked, caption, floor_tables, plain_table, result_tables
 
 READING: Mapping[Layout, str] = {
-    "measures": "Accuracy should be high, calibration errors low.",
+    "metrics": "Accuracy should be high, calibration errors low.",
     "detection": (
         "Confidence should be high where the prediction is right, and low where it is wrong. FPR at 95% TPR: the share "
         "of wrong predictions that is accepted where 95% of the right ones are."

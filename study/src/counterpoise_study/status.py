@@ -65,12 +65,12 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Finished:
-    """A cell that was committed: when, the seconds it took, and the measures of its held-out images."""
+    """A cell that was committed: when, the seconds it took, and the metrics of its validation images."""
 
     name: str
     time: str
     seconds: float
-    measures: dict[str, float]
+    metrics: dict[str, float]
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,14 @@ from typing import Any, NoReturn
 from counterpoise._documents import Upgrade, from_document, to_document
 from counterpoise._files import write_text
 from counterpoise._locks import claimed, holding, is_claimed, lock_of
+from counterpoise.recipes.config import recipe_to_version_2
 from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.folder import RunFolder
 from counterpoise_study.cells import STAGES, Progress, Task
 from counterpoise_study.manifest import Event, Manifest
-from counterpoise_study.requests import Request, merged
+from counterpoise_study.requests import Request, merged, with_initial_weights
 
-SCHEMA, SCHEMA_VERSION = "counterpoise.store", 3
+SCHEMA, SCHEMA_VERSION = "counterpoise.store", 4
 RECORD = "cell.json"
 
 
@@ -42,8 +43,17 @@ class Contents:
 
 
 def read_contents(text: str, *, upgrades: Mapping[int, Upgrade]) -> Contents:
-    """What `to_json` wrote, or an earlier version that `upgrades` has something for."""
-    return from_document(Contents, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades=upgrades)
+    """What `to_json` wrote, or version 3, or an earlier one that `upgrades` has something for."""
+    return from_document(Contents, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={**upgrades, 3: _to_version_4})
+
+
+def _to_version_4(document: dict[str, Any]) -> dict[str, Any]:
+    """With recipes of version 2."""
+    requests = [
+        request | {"settings": [recipe_to_version_2(setting) for setting in request["settings"]]}
+        for request in document["requests"]
+    ]
+    return document | {"requests": requests}
 
 
 class Store:
@@ -74,6 +84,17 @@ class Store:
     @property
     def _contents(self) -> Path:
         return self.path / "store.json"
+
+    def as_begun(self, requests: Sequence[Request]) -> list[Request]:
+        """The requests by the rule for initial weights of the store, which is that of the release that began it.
+
+        So methods that are added to it are comparable with those that it has, and share their cells.
+        """
+        begun = self.contents.requests if self._contents.exists() else ()
+        if not begun:
+            return list(requests)
+        rule = begun[0].settings[0].recipe.initial_weights
+        return [with_initial_weights(request, rule) for request in requests]
 
     def add(self, requests: Sequence[Request]) -> None:
         """Ask for studies; methods and seeds of a study that was asked for before join those."""
@@ -129,14 +150,14 @@ class Store:
             self.manifest.append(Event(*task.key, "started", step=step))
             return True
 
-    def commit(self, task: Task, *, measures: dict[str, float], seconds: float, peak_memory: int | None) -> None:
+    def commit(self, task: Task, *, metrics: dict[str, float], seconds: float, peak_memory: int | None) -> None:
         """Record that a task is finished, for the first and only time."""
         with holding(self.lock):
             self.manifest.refresh()
             if self.manifest.state(task.key).committed is not None:
                 raise AssertionError(f"cell {task.cell.id} was committed before, by another process")
             self.manifest.append(
-                Event(*task.key, "committed", measures=measures, seconds=seconds, peak_memory=peak_memory)
+                Event(*task.key, "committed", measures=metrics, seconds=seconds, peak_memory=peak_memory)
             )
 
     def adopt(self, events: Sequence[Event]) -> None:

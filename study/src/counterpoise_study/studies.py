@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from counterpoise.metrics import Key
-from counterpoise.recipes.config import Measure
+from counterpoise.recipes.config import ValidationMetric
 from counterpoise.recipes.methods import METHODS
 from counterpoise_study.requests import Line, Request, Setting, candidates_of
 from counterpoise_study.scales import SCALES, Scale, ScaleName
 
 Layout = Literal[
-    "measures", "detection", "ood", "variants", "domains", "sweep", "severity", "scatter", "reliability", "bars"
+    "metrics", "detection", "ood", "variants", "domains", "sweep", "severity", "scatter", "reliability", "bars"
 ]
 """What is drawn or listed; every study has a table, those named after a figure have that as well."""
 
@@ -33,7 +33,7 @@ class Study:
         methods: that are compared.
         settings: that they are compared in, at a scale.
         layout: how it is shown.
-        measures: that are shown.
+        metrics: that are shown.
         tables: published tables that hold its numbers, those that count more first.
         swept: whether every candidate of the hyper-parameters is shown, and not only the chosen one.
     """
@@ -42,27 +42,27 @@ class Study:
     methods: tuple[str, ...]
     settings: Callable[[Scale], Sequence[Setting]]
     layout: Layout
-    measures: tuple[Key, ...] = QUALITY
+    metrics: tuple[Key, ...] = QUALITY
     tables: tuple[str, ...] = ()
     swept: bool = False
 
 
 STUDIES: dict[str, Study] = {
     "cifar100": Study(
-        "Accuracy and calibration on CIFAR-100", ALL_METHODS, lambda s: s.tables["cifar100"], "measures",
+        "Accuracy and calibration on CIFAR-100", ALL_METHODS, lambda s: s.tables["cifar100"], "metrics",
         tables=("cifar100", "de"),
     ),
     "cifar10": Study(
-        "Accuracy and calibration on CIFAR-10", ALL_METHODS, lambda s: s.tables["cifar10"], "measures",
+        "Accuracy and calibration on CIFAR-10", ALL_METHODS, lambda s: s.tables["cifar10"], "metrics",
         tables=("cifar10", "de"),
     ),
     "tiny-imagenet": Study(
-        "Accuracy and calibration on Tiny-ImageNet", ALL_METHODS, lambda s: s.tables["tiny-imagenet"], "measures",
+        "Accuracy and calibration on Tiny-ImageNet", ALL_METHODS, lambda s: s.tables["tiny-imagenet"], "metrics",
         tables=("tiny-imagenet", "de"),
     ),
     "deep-ensemble": Study(
         "Deep ensemble against MTE", ("de3", "mte1", "mte2"),
-        lambda s: [setting for settings in s.tables.values() for setting in settings], "measures", tables=("de",),
+        lambda s: [setting for settings in s.tables.values() for setting in settings], "metrics", tables=("de",),
     ),
     "misclassification": Study(
         "Telling right from wrong predictions", ALL_METHODS, lambda s: s.detection, "detection", DETECTION,
@@ -111,7 +111,7 @@ def request_of(
     scale: ScaleName,
     *,
     seeds: Sequence[int],
-    rule: Measure = "nll",
+    rule: ValidationMetric = "nll",
     only: Sequence[str] = (),
     places: Sequence[str] = (),
     own: Mapping[str, str] | None = None,
@@ -122,7 +122,7 @@ def request_of(
         study: name in `STUDIES`.
         scale: name in `SCALES`.
         seeds: of the runs of every method.
-        rule: validation measure that chooses hyper-parameters.
+        rule: validation metric that chooses hyper-parameters.
         only: methods, of those of the study; by default all.
         places: names of settings, of those of the study; by default all.
         own: methods of the user's own that join, and the digest of the file that each comes from.

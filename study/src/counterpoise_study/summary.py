@@ -78,7 +78,7 @@ def summarise(values: Sequence[float], *, level: float = DEFAULT_LEVEL) -> Summa
 def paired_difference(first: Sequence[float], second: Sequence[float], *, level: float = DEFAULT_LEVEL) -> Summary:
     """Second minus first over the seeds that both are defined for.
 
-    Differences that are all the same show no chance to measure them by (measures of few images are coarse): they have
+    Differences that are all the same show no chance to measure them by (metrics of few images are coarse): they have
     no interval.
     """
     found = summarise([after - before for before, after in zip(first, second, strict=True)], level=level)

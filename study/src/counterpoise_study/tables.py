@@ -166,7 +166,7 @@ def floor_text(row: Row, column: Column, *, scaled: bool) -> str:
 def _published_texts(gathered: StudyResults, group: Group, column: Column) -> list[str] | None:
     """For each row; None where the paper has nothing of the kind."""
     found = [
-        published_number(gathered.study.tables, row.setting.published, row.line.method, column.key, column.foreign)
+        published_number(gathered.study.tables, row.setting.published, row.line.method, column.key, column.ood)
         for row in group.rows
     ]
     if not any(found):

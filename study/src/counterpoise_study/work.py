@@ -10,7 +10,7 @@ from counterpoise._files import write_text
 from counterpoise.recipes.config import Allowance
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.data import named_data
-from counterpoise.training.evaluation import validation_measures
+from counterpoise.training.evaluation import validation_metrics
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import resume, train
@@ -33,7 +33,7 @@ class Ended:
 
 
 class Perform(Protocol):
-    """Does the work of a task, and returns the measures of its held-out images."""
+    """Does the work of a task, and returns the metrics of its validation images."""
 
     def __call__(self, store: Store, task: Task, *, root: Path | None, page: bool) -> dict[str, float]:
         """As for `attempt`."""
@@ -46,7 +46,7 @@ def perform(
     with quiet():
         run = _run(store, task, root=root, page=page, allow=allow)
     if task.stage == "validation":
-        return validation_measures(run)
+        return validation_metrics(run)
     record = record_of(run, source=task.cell.source)
     write_text(store.record_file(task.cell.id), record.to_json())
     return record.validation
@@ -70,26 +70,26 @@ def attempt(
         reset_peak()
         started = time.monotonic()
         try:
-            measures = perform(store, task, root=root, page=page)
+            metrics = perform(store, task, root=root, page=page)
         except Exception as error:
             # Whatever it is, in anybody's method: other cells go on, and the reason is in the manifest.
             reason = f"{type(error).__name__}: {error}"
             store.fail(task, reason=reason, seconds=time.monotonic() - started)
             return Ended(task, "failed", time.monotonic() - started, reason)
         seconds = time.monotonic() - started
-        store.commit(task, measures=measures, seconds=seconds, peak_memory=peak_memory())
+        store.commit(task, metrics=metrics, seconds=seconds, peak_memory=peak_memory())
         _remove_checkpoints(store.run_folder(task.cell.id))
         return Ended(task, "committed", seconds)
 
 
 def remove_leftovers(store: Store) -> None:
     """Remove the checkpoints of committed cells whose process ended before it did so."""
-    for cell in {cell for cell, _ in store.progress().measures}:
+    for cell in {cell for cell, _ in store.progress().metrics}:
         _remove_checkpoints(store.run_folder(cell))
 
 
 def _run(store: Store, task: Task, *, root: Path | None, page: bool, allow: Collection[Allowance]) -> RunFolder:
-    """Train, or train on, and predict: the held-out images alone where no more is wanted."""
+    """Train, or train on, and predict: the validation images alone where no more is wanted."""
     recipe, run = task.cell.recipe, store.run_folder(task.cell.id)
     if recipe.method not in METHODS:
         raise ValueError(f"there is no method {recipe.method!r}; name the file that it comes from with --methods")
