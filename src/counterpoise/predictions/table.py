@@ -253,6 +253,11 @@ class Predictions:
         return self.kind == "multilabel"
 
     @property
+    def decisions(self) -> int:
+        """Answers of each row: of a multilabel problem, one for each label."""
+        return self.classes if self.multilabel else 1
+
+    @property
     def members(self) -> int | None:
         """M, or None without a member axis."""
         return int(self.values.shape[1]) if self.values.ndim == 3 else None
