@@ -1,5 +1,7 @@
 """Predictions in memory as people have them: each form is read rightly, or refused with what to do; none is misread."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -11,10 +13,14 @@ from counterpoise import Scores, evaluate
 from counterpoise.functional.calibration import expected_calibration_error
 from counterpoise.functional.intervals import wilson_interval
 from counterpoise.metrics import Key, ScoreOptions
+from counterpoise.metrics.comparison import compare
 from counterpoise.metrics.inputs import prediction_table
 from counterpoise.metrics.jackknife import left_out
 from counterpoise.metrics.standard import bin_sums_of
 from counterpoise.metrics.state import Headline
+from counterpoise.predictions import Header, PredictionFile, Predictions
+from counterpoise.scoring.batches import BatchScorer, FileBatch
+from outside_metric import TopTwoAccuracy
 
 OPTIONS = ScoreOptions(clustered=True)
 RNG = np.random.default_rng(0)
@@ -334,3 +340,63 @@ def test_dependent_labels_raise_the_noise_floor():
         floors.append(left_out(headline.grouped(), headline.ranks, clustered=True)[Key.ECE].floor)
         errors.append(float(expected_calibration_error(bin_sums_of(headline.total(1)))))
     assert np.mean(errors) == pytest.approx(np.mean(floors), rel=0.2)
+
+
+def scored(table):
+    """The state and the marks of a table, as if it had been read from a file."""
+    file = PredictionFile(
+        Path("x"), table.kind, table.classes, None, len(table), table.header, True, None, (), lambda: iter([table])
+    )
+    options = ScoreOptions(clustered=table.multilabel, paired=True)
+    scorer = BatchScorer(2 if table.multilabel else table.classes, options, 1.0, "ood", labels_known=False)
+    return scorer.score(FileBatch(file, table, 0, 0, None))
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for key, estimate in expected.items():
+        limits = (estimate.value, estimate.low, estimate.high)
+        assert (found[key].value, found[key].low, found[key].high) == pytest.approx(limits, abs=1e-9, nan_ok=True), key
+
+
+def test_tables_of_every_kind_score_as_in_memory():
+    top, _ = scored(Predictions.of(confidence=P.max(1), correct=P.argmax(1) == Y))
+    same(top.compute().estimates, evaluate(confidence=P.max(1), correct=P.argmax(1) == Y).estimates)
+    header = Header(class_names=tuple(NAMES))
+    unknown = np.where(np.arange(N)[:, None] % 7 == 0, -1, YL)
+    several, _ = scored(Predictions.of(multilabel=PL, labels=unknown, header=header))
+    expected = evaluate(probabilities=PL, labels=unknown, valid=unknown >= 0, multilabel=True, class_names=NAMES)
+    found = several.compute()
+    same(found.estimates, expected.estimates)
+    assert [group.columns for group in found.groups] == [group.columns for group in expected.groups]
+    for group, other in zip(found.groups, expected.groups, strict=True):
+        same(group.estimates, other.estimates)
+    assert several.unlabelled == (unknown < 0).sum()
+
+
+def test_a_confidence_alone_is_compared_by_what_both_models_have():
+    (whole, marks), (top, others) = (
+        scored(Predictions.of(probabilities=P, labels=Y)),
+        scored(Predictions.of(confidence=P.max(1) ** 2, correct=P.argmax(1) == Y)),
+    )
+    assert marks[0].keys.tolist() == others[0].keys.tolist()
+    found = (
+        compare([whole.compute(), top.compute()], [whole.headline, top.headline], level=0.95).differences[0].estimates
+    )
+    assert found[Key.ACCURACY].value == 0
+    assert found[Key.MEAN_GAP].high < 0
+    assert not {Key.NLL, Key.BRIER, Key.CLASSWISE_ECE}.intersection(found)
+
+
+@pytest.mark.parametrize(("needs", "there"), [(None, False), ("probabilities", False), ("confidence", True)])
+def test_a_metric_from_outside_is_measured_or_named_as_missing(needs, there):
+    class Own(TopTwoAccuracy):
+        def sums(self, batch):
+            return super().sums(batch) if needs != "confidence" else {"count": torch.tensor(1), "hits": torch.tensor(1)}
+
+    if needs is not None:
+        Own.needs = needs
+    scores = evaluate(confidence=P.max(1), correct=P.argmax(1) == Y, metrics=[Own()])
+    assert ("top2_accuracy" in scores.estimates, "top2_accuracy" in scores.missing) == (there, not there)
+    assert evaluate(probabilities=P1, labels=Y1, metrics=[Own()])["top2_accuracy"].value == 1
+    assert evaluate(probabilities=PL, labels=YL, multilabel=True, metrics=[Own()])["top2_accuracy"].value == 1
