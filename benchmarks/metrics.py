@@ -103,11 +103,11 @@ def many_classes(classes: int, *, repetitions: int) -> dict[str, float]:
 
     def state() -> None:
         gathered = ScoreState(classes=classes)
-        for batch in prediction_table(logits=logits, labels=labels).batches():
+        for batch, _ in prediction_table(logits=logits, labels=labels).batches():
             gathered.add(batch, np.arange(len(batch), dtype=np.uint64), columns={})
 
     def streams() -> None:
-        every = [Stream(metric) for metric in standard_metrics(ScoreOptions(), classes=classes)]
+        every = [Stream(metric) for metric in standard_metrics(ScoreOptions(), classes=classes) if metric is not None]
         for start in range(0, len(labels), 256):
             rows = slice(start, start + 256)
             batch = prediction_table(logits=logits[rows], labels=labels[rows]).checked_rows()

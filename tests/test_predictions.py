@@ -31,6 +31,7 @@ from counterpoise.predictions import (
     read_predictions,
     write_predictions,
 )
+from counterpoise.predictions.table import RIGHT, WRONG
 from prediction_tables import HEADER, a_table, difference, write_digest_anew
 
 
@@ -133,8 +134,8 @@ class TestRoundTrip:
 
 
 BAD_TABLES = {
-    "neither": ({"logits": None}, "either logits or probabilities"),
-    "both": ({"probabilities": LOGITS}, "not both"),
+    "neither": ({"logits": None}, "give one of logits, probabilities, confidence, multilabel, and not none"),
+    "both": ({"probabilities": LOGITS}, "not logits and probabilities"),
     "integers": ({"logits": [[1, 2]]}, "float16, float32, float64, got .* int64"),
     "one axis": ({"logits": [1.0, 2.0]}, r"must be \[n, K\]"),
     "labels of another length": ({"labels": [0]}, r"labels must be \[n\] for 2 samples, got \[1\]"),
@@ -155,6 +156,13 @@ BAD_TABLES = {
     "severity negative": ({"severity": -2}, "severity row 0 is -2; it is 0 for clean samples, else at least 1"),
     "flags not boolean": ({"in_distribution": [1, 0]}, "True or False, got int64"),
     "class names": ({"header": Header(class_names=("a",))}, "1 class names for 3 classes"),
+    "correct beside logits": ({"correct": [True, False]}, "pass the labels of logits as labels="),
+    "labels beside confidence": ({"logits": None, "confidence": [0.9], "labels": [0]}, "pass correct="),
+    "confidence of classes": ({"logits": None, "confidence": LOGITS}, r"confidence must be \[n, 1\] of"),
+    "correct a number": ({"logits": None, "confidence": [0.9], "correct": [2]}, "True or False"),
+    "one label a sample": ({"logits": None, "multilabel": LOGITS, "labels": [0, 1]}, r"labels must be \[n, L\]"),
+    "label 2": ({"logits": None, "multilabel": [[0.1, 0.2]], "labels": [[0, 2]]}, r"row 0, column 1 is 2, outside \[0, 2\)"),
+    "multilabel members": ({"logits": None, "multilabel": [LOGITS]}, r"multilabel must be \[n, L\]"),
 }  # fmt: skip
 
 
@@ -179,6 +187,19 @@ class TestTable:
 
     def test_header_is_normalised(self):
         assert Header(class_names=["a"], seed=np.int64(3)) == Header(class_names=("a",), seed=3)
+
+    def test_a_confidence_alone_is_one_class_that_is_right_or_wrong(self):
+        table = Predictions.of(confidence=[0.9, 0.6], correct=[True, False])
+        assert (table.values.tolist(), table.labels.tolist(), table.classes) == ([[0.9], [0.6]], [RIGHT, WRONG], 1)
+        assert Predictions.of(confidence=[0.9]).labels.tolist() == [MISSING_LABEL]
+
+    def test_labels_of_a_multilabel_problem_have_a_column_each(self, tmp_path):
+        table = Predictions.of(multilabel=[[0.9, 0.2], [0.1, 0.5]], labels=[[1, 0], [0, -1]])
+        assert table.rows(1, 2).labels.tolist() == [[0, -1]]
+        assert concatenated([table, table]).labels.shape == (4, 2)
+        assert Predictions.of(multilabel=[[0.9, 0.2]]).labels.tolist() == [[MISSING_LABEL] * 2]
+        with pytest.raises(ValueError, match="write a CSV"):
+            write_predictions(tmp_path / "p.parquet", table)
 
     @pytest.mark.parametrize("name", BAD_TABLES)
     def test_refuses(self, name):

@@ -36,6 +36,11 @@ class Column(NamedTuple):
 Columns = Mapping[str, Column]
 
 
+def label_column(label: NDArray[Any], labels: int, names: Sequence[str] | None) -> Columns:
+    """Which label each decision of a multilabel problem is about, by its number `[n]`."""
+    return {"label": Column(label, list(names or map(str, range(labels))))}
+
+
 def is_corrupted(columns: Columns, rows: int) -> Mask:
     """Which rows are corrupted, by the columns `corruption` and `severity`.
 

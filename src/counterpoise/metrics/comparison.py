@@ -7,31 +7,21 @@ compared sample by sample. Overlap of two intervals is not a test; this is.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
 from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
-from counterpoise.functional.detection import DEFAULT_TPR, RankCounts, interpolated_fpr_at_tpr
-from counterpoise.functional.paired import jackknife_interval, paired_accuracy_interval, paired_mean_interval
+from counterpoise.functional.paired import paired_accuracy_interval, paired_mean_interval
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
-from counterpoise.metrics.options import JACKKNIFE_GROUPS
-from counterpoise.metrics.protocol import Contrast, Sums, contrasts_of
-from counterpoise.metrics.ranking import RANKING_METRICS, RATE_STEPS, SELECTIVE_METRICS
+from counterpoise.metrics.jackknife import left_out, left_out_ood
 from counterpoise.metrics.scores import Scores
 from counterpoise.metrics.state import Headline
 
 SCHEMA = "counterpoise.evaluation"
 SCHEMA_VERSION = 1
-
-_RANKING_METRICS: dict[Key, Callable[[RankCounts], Tensor]] = RANKING_METRICS | {
-    Key.FPR_AT_TPR95: interpolated_fpr_at_tpr,
-    Key.DETECTION_ERROR_AT_TPR95: lambda counts: 0.5 * (1 - DEFAULT_TPR + interpolated_fpr_at_tpr(counts)),
-}
-"""As they are taken where a group is left out: a threshold that jumped from cell to cell would hide how it moves."""
-
 
 PAIRED = (Key.ACCURACY, Key.NLL, Key.BRIER, Key.MEAN_GAP)
 """Metrics that are means over samples, so that two models can be compared sample by sample."""
@@ -106,34 +96,6 @@ class Evaluation:
         return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
 
 
-@dataclass(frozen=True)
-class _LeftOut:
-    """A metric with each jackknife group left out.
-
-    Attributes:
-        values: `[G]`.
-        whole: of all samples, where its plug-in value is biased.
-        step: how far one sample moves it, where that is known; below it the jackknife sees nothing.
-    """
-
-    values: Tensor
-    whole: Contrast | None = None
-    step: float = 0.0
-
-    def minus(self, other: "_LeftOut", estimates: tuple[Estimate, Estimate], *, level: float) -> Estimate:
-        """The difference of two models, with its interval.
-
-        Calibration errors are biased: the interval is around their debiased values, widened by what may be left.
-        """
-        value = estimates[0].value - estimates[1].value
-        left_out = self.values.double() - other.values.double()
-        if self.whole is None or other.whole is None:
-            room = max(self.step, other.step)
-            return Estimate.of(value, jackknife_interval(value, left_out, room=room, level=level))
-        low, high = jackknife_interval(float(self.whole.value - other.whole.value), left_out, level=level)
-        return Estimate(value, low - float(other.whole.bias), high + float(self.whole.bias))
-
-
 def compare(
     models: Sequence[Scores],
     headlines: Sequence[Headline],
@@ -152,19 +114,20 @@ def compare(
         without: OOD sets that are not the same for all models.
     """
     adjusted = 1 - (1 - level) / max(1, len(models) - 1)
-    left_out = [_left_out(each) for each in headlines]
+    without_each = [left_out(each.grouped(), each.ranks) for each in headlines]
     shared = sorted(set.intersection(*(set(each.ranks.ood_samples) for each in headlines)).difference(without))
-    ood = [{name: _left_out_ood(each, name) for name in shared} for each in headlines]
+    ood = [{name: left_out_ood(each.ranks, name) for name in shared} for each in headlines]
     differences = []
     for first, second in combinations(range(len(models)), 2):
         one, other = models[first], models[second]
         estimates = {
-            key: found.minus(left_out[first][key], (other[key], one[key]), level=adjusted)
-            for key, found in left_out[second].items()
-            if key in left_out[first]
+            key: found.minus(without_each[first][key], (other[key], one[key]), level=adjusted)
+            for key, found in without_each[second].items()
+            if key in without_each[first]
         }
         for key, sums in (pairs or {}).get((first, second), {}).items():
-            estimates[key] = _paired_difference(key, estimates[key], sums, level=adjusted)
+            if key in estimates:
+                estimates[key] = _paired_difference(key, estimates[key], sums, level=adjusted)
         by_set = {
             name: {
                 key: found.minus(
@@ -187,33 +150,3 @@ def _paired_difference(key: str, plain: Estimate, sums: Tensor, *, level: float)
     count, total, discordant = sums[:3].tolist()  # of hits, a difference is -1, 0 or 1
     interval = paired_accuracy_interval((discordant + total) / 2, (discordant - total) / 2, count, level=level)
     return Estimate.of(plain.value, interval)
-
-
-def _left_out(headline: Headline) -> dict[str, _LeftOut]:
-    """Every metric that models are compared by."""
-    found: dict[str, _LeftOut] = {}
-    for metric, sums in headline.grouped():
-        total = {name: value.sum(0, keepdim=True) for name, value in sums.items()}
-        whole = contrasts_of(metric, total)
-        for key, contrast in contrasts_of(metric, _without_each(sums)).items():
-            found[key] = _LeftOut(contrast.value, Contrast(whole[key].value.squeeze(0), whole[key].bias.squeeze(0)))
-    return found | _left_out_ranks(headline.ranks.misclassification_by_group(JACKKNIFE_GROUPS))
-
-
-def _left_out_ood(headline: Headline, name: str) -> dict[str, _LeftOut]:
-    found = _left_out_ranks(headline.ranks.detection_by_group(name, JACKKNIFE_GROUPS))
-    return {key: value for key, value in found.items() if key not in SELECTIVE_METRICS}
-
-
-def _left_out_ranks(counts: RankCounts) -> dict[str, _LeftOut]:
-    """Every ranking metric, from counts `[G, ...]` of each group."""
-    without = RankCounts(*(side.sum(0, keepdim=True) - side for side in counts))
-    negatives = max(1, int(counts.negative.sum()))
-    return {
-        str(key): _LeftOut(metric(without), step=RATE_STEPS.get(key, 0.0) / negatives)
-        for key, metric in _RANKING_METRICS.items()
-    }
-
-
-def _without_each(sums: Sums) -> Sums:
-    return {name: value.sum(0, keepdim=True) - value for name, value in sums.items()}

@@ -22,6 +22,7 @@ class Key(StrEnum):
     SMOOTH_ECE = "smooth_ece"
     MCE = "mce"
     CLASSWISE_ECE = "classwise_ece"
+    POSITIVE_ECE = "positive_ece"
     AUROC = "auroc"
     AUPR_POSITIVE = "aupr_positive"
     AUPR_NEGATIVE = "aupr_negative"
@@ -68,6 +69,7 @@ KEY_INFO: dict[str, MetricInfo] = {
     Key.SMOOTH_ECE: MetricInfo("ECE, smooth", 100, "%", False),
     Key.MCE: MetricInfo("Maximum calibration error", 100, "%", False),
     Key.CLASSWISE_ECE: MetricInfo("Classwise ECE", 1000, "e-3", False),
+    Key.POSITIVE_ECE: MetricInfo("ECE of the positive class", 100, "%", False),
     Key.AUROC: MetricInfo("AUROC", 100, "%", True),
     Key.AUPR_POSITIVE: MetricInfo("AUPR, positives", 100, "%", True),
     Key.AUPR_NEGATIVE: MetricInfo("AUPR, negatives", 100, "%", True),

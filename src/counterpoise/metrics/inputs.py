@@ -1,27 +1,32 @@
-"""Predictions and labels from tensors, arrays or lists, checked value by value.
+"""Predictions and labels from tensors, arrays, tables or lists, checked value by value.
 
 Losses trust their input; metrics do not. Every refusal is a `ValueError` that names the first bad row and column.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from counterpoise._arrays import as_tensor, class_indices, dtype_name
+from counterpoise._arrays import as_tensor, column_names, dtype_name
 from counterpoise._blocks import rows_at_a_time
 from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES, confidence_score
 from counterpoise.functional.reduction import upcast
+from counterpoise.metrics.labels import label_indices
 
-SUM_TOLERANCE = {torch.bfloat16: 1e-2}
-"""How far a row of probabilities may be from 1, by dtype: bfloat16 keeps 8 bits of each."""
+Kind = Literal["logits", "probabilities", "confidence"]
 
-DEFAULT_SUM_TOLERANCE = 1e-3
+SUM_TOLERANCE = 0.05
+"""How far from 1 a row of probabilities may sum; beyond, it is refused. It is what rounding can do to ten classes of
+two decimals, or a hundred of three."""
+_EXACT = {torch.bfloat16: 1e-2}
+_EXACT_BY_DEFAULT = 1e-3
+"""Up to here, by dtype, a sum differs from 1 by the arithmetic that made it; beyond, the row is renormalised."""
 
-_BINARY = "a single probability p of a binary model becomes the two columns 1 - p and p"
+ONLY_CONFIDENCE = "only the confidence of the predicted class is known; it needs the probabilities of all classes"
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,12 @@ class PredictionBatch:
     """Checked predictions of n samples.
 
     Attributes:
-        probabilities: `[n, K]`, float32 or float64.
-        labels: `[n]` int64, or None.
+        probabilities: `[n, K]`, float32 or float64; `[n, 1]` where only the confidence of the predicted class is known.
+        labels: `[n]` int64, or None. Beside a confidence alone, 0 where the prediction is right, 1 where it is wrong.
         logits: `[n, K]`, or None where only probabilities are known.
-        log_label: log-probability of the label `[n]`, or None without labels.
+        log_label: log-probability of the label `[n]`, or None without labels and beside a confidence alone.
         in_distribution: `[n]` boolean, or None.
+        renormalised: rows whose probabilities were rounded, and summed to 1 only after this.
     """
 
     probabilities: Tensor
@@ -41,6 +47,7 @@ class PredictionBatch:
     logits: Tensor | None
     log_label: Tensor | None
     in_distribution: Tensor | None
+    renormalised: int = 0
 
     def __len__(self) -> int:
         return len(self.probabilities)
@@ -68,6 +75,8 @@ class PredictionBatch:
         """Confidence score `[n]` of that name (see `counterpoise.functional.confidence`)."""
         if name == "max_softmax":
             return self._largest[0]
+        if self.probabilities.shape[-1] == 1:
+            raise ValueError(f"score={name!r}: {ONLY_CONFIDENCE}; use max_softmax")
         if self.logits is None or name in UNIT_INTERVAL_SCORES:
             return confidence_score(name, probabilities=self.probabilities)
         return confidence_score(name, logits=self.logits)
@@ -88,92 +97,175 @@ class PredictionTable:
     """Predictions of n samples whose shapes and dtypes are right and whose values have not been looked at.
 
     Attributes:
-        values: `[n, K]` logits or probabilities.
-        are_logits: which of the two.
+        values: `[n, K]`; `[n, 1]` where K = 2 and they are of the class 1, and of a confidence.
+        kind: what the values are.
         labels: `[n]` int64, or None.
         valid: `[n]` boolean, or None where all rows count.
         in_distribution: `[n]` boolean, or None.
         first_row: number of the first row wherever errors name rows.
+        decisions: how many rows one row of the input became: of a multilabel problem, one for each label.
+        class_names: of the classes, or of the labels of a multilabel problem, where they are known.
     """
 
     values: Tensor
-    are_logits: bool
+    kind: Kind
     labels: Tensor | None
     valid: Tensor | None
     in_distribution: Tensor | None
     first_row: int = 0
+    decisions: int = 1
+    class_names: tuple[str, ...] | None = None
+
+    @property
+    def classes(self) -> int:
+        """K; 1 where only a confidence is known."""
+        return 1 if self.kind == "confidence" else max(2, self.values.shape[-1])
 
     def checked_rows(self, start: int = 0, stop: int | None = None) -> PredictionBatch:
         """The rows from `start` to `stop`, by default all, that count, their values checked."""
-        values = self.values[start:stop]
-        rows = self.first_row + torch.arange(start, start + len(values), device=values.device)
-        labels, inside = (
-            None if column is None else column[start:stop] for column in (self.labels, self.in_distribution)
-        )
-        if self.valid is not None:
-            kept = self.valid[start:stop]
-            values, rows = values[kept], rows[kept]
-            labels, inside = (None if column is None else column[kept] for column in (labels, inside))
+        counted = self.kept(start, stop)
+        rows = self.first_row + counted
+        kept = slice(start, stop) if self.valid is None else counted  # a view, not a copy, where all count
+        values = self.values[kept]
+        labels, inside = (None if column is None else column[kept] for column in (self.labels, self.in_distribution))
         if labels is not None:
-            _check_labels(labels, values.shape[-1], rows)
-        convert = _from_logits if self.are_logits else _from_probabilities
+            _check_labels(labels, max(2, self.classes), rows, self.decisions)
+        if self.kind == "confidence":
+            _refuse_outside(values, rows, 1, "confidence")
+            return PredictionBatch(upcast(values), labels, None, None, inside)
+        if values.shape[-1] == 1:
+            values = self._two_columns(values, rows)
+        convert = _from_logits if self.kind == "logits" else _from_probabilities
         return convert(values, labels, inside, rows)
+
+    def _two_columns(self, values: Tensor, rows: Tensor) -> Tensor:
+        """Logits 0 and z, or probabilities 1 - p and p, of what is given of the class 1 alone."""
+        _refuse_outside(values, rows, self.decisions, self.kind)
+        other = torch.zeros_like(values) if self.kind == "logits" else 1 - upcast(values)
+        return torch.cat([other, values.to(other.dtype)], -1)
+
+    def kept(self, start: int = 0, stop: int | None = None) -> Tensor:
+        """Numbers of the rows from `start` to `stop` that count."""
+        rows = torch.arange(len(self.values), device=self.values.device)[start:stop]
+        return rows if self.valid is None else rows[self.valid[start:stop]]
 
     def with_values(self, values: Tensor) -> "PredictionTable":
         """The same samples with other predictions."""
         return replace(self, values=values)
 
-    def batches(self) -> Iterator[PredictionBatch]:
-        """All rows that count, checked; so few at a time that memory beside the predictions does not grow with them."""
-        step = rows_at_a_time(self.values.shape[-1] * self.values.element_size())
+    def batches(self) -> Iterator[tuple[PredictionBatch, Tensor]]:
+        """All rows that count, checked, and their numbers; so few at a time that they take little memory."""
+        step = rows_at_a_time(self.classes * self.values.element_size())
         for start in range(0, len(self.values), step):
-            yield self.checked_rows(start, start + step)
+            yield self.checked_rows(start, start + step), self.kept(start, start + step)
 
 
 def prediction_table(
     *,
     logits: Any = None,
     probabilities: Any = None,
+    confidence: Any = None,
     labels: Any = None,
+    correct: Any = None,
+    multilabel: bool = False,
     valid: Any = None,
     in_distribution: Any = None,
+    class_names: Sequence[Any] | None = None,
     first_row: int = 0,
 ) -> PredictionTable:
     """A table of `[..., K]` logits or probabilities with their `[...]` columns; leading axes are flattened.
 
     Args:
-        logits: any real numbers but NaN and +inf; -inf marks an impossible class.
-        probabilities: at least 0, each row summing to 1.
-        labels: integers in [0, K).
+        logits: any real numbers but NaN and +inf; -inf marks an impossible class. `[...]` or `[..., 1]` are those of
+            the class 1 of two.
+        probabilities: at least 0, each row summing to 1 up to `SUM_TOLERANCE`; `[...]` or `[..., 1]` as above.
+        confidence: `[...]` in [0, 1], of the predicted class, where no more is known.
+        labels: class indices in [0, K), or text where the classes have names.
+        correct: boolean, beside `confidence`: whether the prediction is right.
+        multilabel: logits or probabilities are `[n, L]`, one for each label that may apply, and labels `[n, L]` 0 or 1.
         valid: boolean; rows where it is False are left out, unchecked.
         in_distribution: boolean; False for OOD samples.
+        class_names: of the classes; by default the names of a table's columns.
         first_row: number of the first row wherever errors name rows.
     """
-    if (logits is None) == (probabilities is None):
-        raise ValueError("give either logits or probabilities, and not both: they are never told apart by their values")
-    name = "probabilities" if logits is None else "logits"
-    values = as_tensor(probabilities if logits is None else logits, name).detach()
+    given: dict[Kind, Any] = {"logits": logits, "probabilities": probabilities, "confidence": confidence}
+    kinds = [kind for kind, value in given.items() if value is not None]
+    if len(kinds) != 1:
+        raise ValueError(
+            "give either logits or probabilities (or the confidence of the predicted class alone), and not both: they "
+            "are never told apart by their values"
+        )
+    kind = kinds[0]
+    values = as_tensor(given[kind], kind).detach()
     if not values.is_floating_point():
-        raise ValueError(f"{name} must be floating point, got {dtype_name(values)}")
-    if values.ndim < 2:
-        raise ValueError(f"{name} must have shape [..., K], samples by classes, got {list(values.shape)}; {_BINARY}")
-    if values.shape[-1] < 2:
-        raise ValueError(f"{name} have K = {values.shape[-1]} classes, at least 2 are needed; {_BINARY}")
+        raise ValueError(f"{kind} must be floating point, got {dtype_name(values)}; predicted classes are not enough")
+    if values.ndim == 0 or (0 in values.shape[-1:] and values.ndim > 1):
+        raise ValueError(
+            f"{kind} must have shape [..., K], samples by classes, or [n] of the class 1 of two, got "
+            f"{list(values.shape)}: K = {values.shape[-1] if values.ndim else 0} classes"
+        )
     if values.numel() == 0:
-        raise ValueError(f"{name} are empty: shape {list(values.shape)}")
+        raise ValueError(f"{kind} are empty: shape {list(values.shape)}")
     if values.device.type == "mps":
         values = values.cpu()  # it has no float64, which the sums of metrics need
-    leading, device = values.shape[:-1], values.device
-    return PredictionTable(
+    names = class_names if class_names is not None else column_names(given[kind])
+    if multilabel:
+        _check_multilabel(kind, values)
+        values, valid = values.unsqueeze(-1), _of_decisions(valid, values.shape)
+    elif values.ndim == 1:
+        values = values.unsqueeze(-1)
+    if kind == "confidence":
+        if values.shape[-1] > 1 or labels is not None:
+            raise ValueError(
+                f"confidence is one number a sample, of the predicted class, with correct= beside it; got "
+                f"{list(values.shape)}{' and labels=' if labels is not None else ''}; pass what is known of all "
+                "classes as probabilities="
+            )
+        labels = None if correct is None else 1 - _mask(correct, values.shape[:-1], "correct", whole=True).long()
+    elif correct is not None:
+        raise ValueError(f"correct= belongs to confidence=; pass the labels of {kind} as labels=")
+    leading, device, classes = values.shape[:-1], values.device, max(2, values.shape[-1])
+    if names is not None and class_names is None and len(names) != (values.shape[-2] if multilabel else classes):
+        names = None  # a single column is not called after its class
+    table = PredictionTable(
         values=values.reshape(-1, values.shape[-1]),
-        are_logits=logits is not None,
-        labels=None if labels is None else class_indices(labels, leading).to(device),
+        kind=kind,
+        labels=None,
         valid=None if valid is None else _mask(valid, leading, "valid").to(device),
         in_distribution=None
         if in_distribution is None
         else _mask(in_distribution, leading, "in_distribution").to(device),
         first_row=first_row,
+        decisions=values.shape[-2] if multilabel else 1,
+        class_names=None if names is None else tuple(map(str, names)),
     )
+    expected = table.decisions if multilabel else table.classes
+    if kind != "confidence" and table.class_names is not None and len(table.class_names) != expected:
+        raise ValueError(f"there are {len(table.class_names)} class_names for {expected} classes")
+    if labels is None:
+        return table
+    if kind == "confidence":
+        return replace(table, labels=labels.reshape(-1).to(device))
+    indices = label_indices(labels, leading, classes=classes, names=None if multilabel else names)
+    return replace(table, labels=indices.to(device))
+
+
+def _check_multilabel(kind: Kind, values: Tensor) -> None:
+    if kind == "confidence":
+        raise ValueError("multilabel=True needs the probabilities of all labels; pass probabilities=")
+    if values.ndim != 2:
+        raise ValueError(
+            f"multilabel=True takes {kind} [n, L], one column a label, got {list(values.shape)}; from a list of [n, 2] "
+            "for each label, as predict_proba gives, make np.stack([each[:, 1] for each in probabilities], 1)"
+        )
+
+
+def _of_decisions(valid: Any, shape: torch.Size) -> Any:
+    """A mask of samples `[n]` as one of decisions `[n, L]`."""
+    if valid is None:
+        return None
+    mask = as_tensor(valid, "valid")
+    return mask.unsqueeze(-1).expand(shape) if mask.shape == shape[:1] else mask
 
 
 def _from_logits(logits: Tensor, labels: Tensor | None, inside: Tensor | None, rows: Tensor) -> PredictionBatch:
@@ -191,12 +283,40 @@ def _from_logits(logits: Tensor, labels: Tensor | None, inside: Tensor | None, r
 
 
 def _from_probabilities(values: Tensor, labels: Tensor | None, inside: Tensor | None, rows: Tensor) -> PredictionBatch:
-    tolerance = SUM_TOLERANCE.get(values.dtype, DEFAULT_SUM_TOLERANCE)
+    exact = _EXACT.get(values.dtype, _EXACT_BY_DEFAULT)
     values = upcast(values)
-    in_range = (values.amin(-1) >= 0) & ((values.sum(-1) - 1).abs() <= tolerance)
-    _refuse(~in_range, values, rows, _describe_bad_probabilities)
+    off = (values.sum(-1) - 1).abs()
+    _refuse(~((values.amin(-1) >= 0) & (off <= SUM_TOLERANCE)), values, rows, _describe_bad_probabilities)
+    rounded = off > exact
+    if renormalised := int(rounded.sum()):
+        values = torch.where(rounded.unsqueeze(-1), values / values.sum(-1, keepdim=True), values)
     log_label = None if labels is None else values.gather(-1, labels.unsqueeze(-1)).squeeze(-1).log()
-    return PredictionBatch(values, labels, None, log_label, inside)
+    return PredictionBatch(values, labels, None, log_label, inside, renormalised)
+
+
+def _refuse_outside(values: Tensor, rows: Tensor, decisions: int, kind: Kind) -> None:
+    """Refuse what is no logit, or no number in [0, 1], of `[n, 1]` values."""
+    column = values.squeeze(-1)
+    bad = ~(column < torch.inf) if kind == "logits" else ~((column >= 0) & (column <= 1))
+    if not bool(bad.any()):
+        return
+    first = int(bad.nonzero()[0])
+    at, value = place_of(int(rows[first]), decisions), float(column[first])
+    if kind == "logits":
+        raise ValueError(f"logits {at} is {value}; logits must not be NaN or +inf")
+    cure = "if these are percentages, divide by 100 (on the command line --percent)" if 1 < value <= 100 else ""
+    if kind == "probabilities":
+        cure += ("; " if cure else "") + "if they are logits, pass logits="
+    raise ValueError(f"{kind} {at} is {value:.6g}, outside [0, 1]{'; ' if cure else ''}{cure}")
+
+
+def place_of(row: int, decisions: int) -> str:
+    """Where a value is in the input.
+
+    >>> place_of(7, 1), place_of(7, 3)
+    ('row 7', 'row 2, column 1')
+    """
+    return f"row {row}" if decisions == 1 else f"row {row // decisions}, column {row % decisions}"
 
 
 def _refuse(bad: Tensor, values: Tensor, rows: Tensor, describe: Any) -> None:
@@ -222,27 +342,43 @@ def _describe_bad_probabilities(row: int, values: Tensor) -> str:
             f"probabilities row {row}, column {column} is {values[column].item()}; "
             "probabilities are numbers of at least 0 (if these are logits, pass logits=)"
         )
-    column = int(values.argmax())
+    column, total = int(values.argmax()), values.sum().item()
+    if abs(total - 100) <= 100 * SUM_TOLERANCE:
+        return (
+            f"probabilities row {row} sums to {total:.6g}, not 1: if these are percentages, divide them by 100 (on the "
+            "command line --percent)"
+        )
     return (
-        f"probabilities row {row} sums to {values.sum().item():.6g}, not 1 (its largest is {values[column].item():.6g} "
+        f"probabilities row {row} sums to {total:.6g}, not 1 (its largest is {values[column].item():.6g} "
         f"in column {column}); normalise them, or pass logits= if these are logits"
     )
 
 
-def _mask(mask: Any, leading: torch.Size, name: str) -> Tensor:
+def _mask(mask: Any, leading: torch.Size, name: str, *, whole: bool = False) -> Tensor:
+    """A boolean `[n]`; of the numbers 0 and 1 too, where these are `whole` answers."""
     tensor = as_tensor(mask, name)
+    if whole and tensor.dtype != torch.bool and bool(((tensor == 0) | (tensor == 1)).all()):
+        tensor = tensor.bool()
     if tensor.dtype != torch.bool:
         raise ValueError(f"{name} must be boolean, got {dtype_name(tensor)}")
+    if whole and tensor.shape == (*leading, 1):
+        tensor = tensor.squeeze(-1)
     if tensor.shape != leading:
         raise ValueError(f"{name} must have shape {list(leading)}, got {list(tensor.shape)}")
     return tensor.reshape(-1)
 
 
-def _check_labels(labels: Tensor, classes: int, rows: Tensor) -> None:
+def _check_labels(labels: Tensor, classes: int, rows: Tensor, decisions: int) -> None:
     bad = (labels < 0) | (labels >= classes)
-    if bool(bad.any()):
-        first = int(bad.nonzero()[0])
-        raise ValueError(
-            f"labels row {int(rows[first])}, column 0 is {int(labels[first])}, outside [0, {classes}); "
-            "leave rows without a class out with valid="
-        )
+    if not bool(bad.any()):
+        return
+    first, found = int(bad.nonzero()[0]), (int(labels.min()), int(labels.max()))
+    cure = "leave rows without a class out with valid="
+    if found == (1, classes):
+        cure = f"they seem to count from 1: pass labels - 1, or {cure}"
+    elif classes == 2 and found == (-1, 1) and not bool((labels == 0).any()):
+        cure = f"if they are -1 and 1, pass (labels + 1) // 2; {cure}"
+    elif classes == 2 and found[1] > 1:
+        cure = f"two classes have the labels 0 and 1; {cure}"
+    at = place_of(int(rows[first]), decisions) + (", column 0" if decisions == 1 else "")
+    raise ValueError(f"labels {at} is {int(labels[first])}, outside [0, {classes}); {cure}")

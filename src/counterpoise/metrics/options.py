@@ -23,6 +23,8 @@ class ScoreOptions:
         level: nominal coverage of the intervals.
         metrics: in addition to the standard ones.
         paired: keep sums by jackknife group too, so that models can be compared on the same samples.
+        clustered: samples with the same id depend on each other, as the labels of a multilabel problem do: intervals
+            are those of the delete-a-group jackknife over ids.
         exact_samples: up to how many samples ranks are exact; beyond, they come from a fine histogram with a stated
             error bound. None for any number.
 
@@ -36,6 +38,7 @@ class ScoreOptions:
     level: float = DEFAULT_LEVEL
     metrics: tuple[Metric, ...] = ()
     paired: bool = False
+    clustered: bool = False
     exact_samples: int | None = None
 
     def __post_init__(self) -> None:
@@ -53,4 +56,4 @@ class ScoreOptions:
     @property
     def groups(self) -> int:
         """Jackknife groups that sums are kept for."""
-        return JACKKNIFE_GROUPS if self.paired else 1
+        return JACKKNIFE_GROUPS if self.paired or self.clustered else 1

@@ -20,7 +20,10 @@ Estimates = dict[str, Estimate]
 class Metric(Protocol):
     """What `evaluate`, `Stream` and `ScoreState` take.
 
-    A metric may also have `contrasts(sums)`, which returns a `Contrast` for each of its names from sums with any
+    A metric may also have `needs`: "probabilities", the default, of all classes, or "confidence", of the predicted
+    class. Where predictions lack what it needs, it is left out and named in `Scores.missing`.
+
+    It may also have `contrasts(sums)`, which returns a `Contrast` for each of its names from sums with any
     leading axes. Models are compared by it where it is there; otherwise `compute` is called once for each jackknife
     group, and its values are taken.
     """
@@ -37,6 +40,11 @@ class Metric(Protocol):
 
     def compute(self, sums: Sums) -> Estimates:
         """Estimates from the sums of all samples; `ValueError` where there were none."""
+
+
+def is_measurable(metric: Metric, *, classes: int) -> bool:
+    """Whether predictions of so many classes have what the metric needs; 1 stands for a confidence alone."""
+    return classes > 1 or getattr(metric, "needs", "probabilities") == "confidence"
 
 
 class Contrast(NamedTuple):

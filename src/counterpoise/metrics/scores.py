@@ -48,6 +48,10 @@ class ClassTable:
     floor: list[float]
 
 
+NO_CLASSES = ClassTable([], [], [], [], [], [])
+"""Where only the confidence of the predicted class is known."""
+
+
 @dataclass(frozen=True)
 class RankingScores:
     """Detection by one confidence score, with its curves.
@@ -133,12 +137,12 @@ class Scores:
 
     Attributes:
         samples: number of labelled samples.
-        classes: number of classes.
+        classes: number of classes; 1 where only the confidence of the predicted class is known.
         bins: number of calibration bins.
         level: nominal coverage of the intervals.
         estimates: performance and calibration.
         top_label: bins of the predicted class.
-        by_class: calibration of each class.
+        by_class: calibration of each class; empty where only the confidence of the predicted class is known.
         misclassification: telling right from wrong predictions.
         ood: telling in-distribution from OOD samples, for each set of these.
         groups: the samples of each domain, corruption and severity, where these are known.
@@ -146,6 +150,8 @@ class Scores:
         class_names: one for each class, where they are known.
         source: where the predictions came from.
         info: title, unit and better direction of each metric that is not the package's own.
+        positive: bins of the probability of the class 1, where there are two.
+        missing: metrics that the predictions do not allow, with the reason.
     """
 
     samples: int
@@ -162,10 +168,14 @@ class Scores:
     class_names: list[str] | None = None
     source: Source = field(default_factory=Source)
     info: dict[str, MetricInfo] = field(default_factory=dict)
+    positive: BinTable | None = None
+    missing: dict[str, str] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Estimate:
         """The estimate of that name, of performance, calibration or misclassification detection."""
         everything = self.estimates | self.misclassification.estimates
+        if key in self.missing:
+            raise KeyError(f"no metric {key!r}: {self.missing[key]}")
         if key not in everything:
             raise KeyError(f"no metric {key!r}; there are {', '.join(everything)}")
         return everything[key]

@@ -4,7 +4,7 @@
 samples, go through a fine histogram and state the largest error that it can cause.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Generic, NamedTuple, TypeVar
 
@@ -55,26 +55,76 @@ T = TypeVar("T")
 
 
 class StandardMetrics(NamedTuple, Generic[T]):
-    """Something of each metric that every report shows, but for those that depend on ranks."""
+    """Something of each metric that every report shows, but for those that depend on ranks.
+
+    Attributes:
+        performance: accuracy, NLL and Brier score; accuracy alone where only a confidence is known.
+        top_label: calibration of the predicted class.
+        classwise: calibration of every class; None where only a confidence is known.
+        positive: calibration of the class 1 of two; None where there are more.
+    """
 
     performance: T
     top_label: T
-    classwise: T
+    classwise: T | None = None
+    positive: T | None = None
 
 
 def standard_metrics(options: ScoreOptions, *, classes: int) -> StandardMetrics[Metric]:
-    """The metrics that every report shows."""
-    classwise = ClasswiseCalibration(num_classes=classes, bins=options.bins, level=options.level)
-    return StandardMetrics(*group_metrics(options), classwise)
+    """The metrics that every report shows; a single class stands for the confidence of the predicted one."""
+    top_label = TopLabelCalibration(bins=options.bins, level=options.level)
+    if classes == 1:
+        return StandardMetrics(Accuracy(level=options.level), top_label)
+    return StandardMetrics(
+        performance=Performance(level=options.level),
+        top_label=top_label,
+        classwise=ClasswiseCalibration(num_classes=classes, bins=options.bins, level=options.level),
+        positive=PositiveCalibration(bins=options.bins, level=options.level) if classes == 2 else None,
+    )
+
+
+def sums_of_standard(metrics: StandardMetrics[Metric], sums: Sequence[Sums]) -> StandardMetrics[Sums]:
+    """The sums of those that there are, from these and any others in order."""
+    each = iter(sums)
+    return StandardMetrics(*(None if metric is None else next(each) for metric in metrics))  # type: ignore[arg-type]
 
 
 def _infos(*keys: Key) -> Mapping[str, MetricInfo]:
     return {str(key): KEY_INFO[key] for key in keys}
 
 
-def group_metrics(options: ScoreOptions) -> tuple[Metric, Metric]:
+def group_metrics(options: ScoreOptions, *, classes: int) -> list[Metric]:
     """Those that are shown of a group of samples too: their sums do not grow with the classes."""
-    return Performance(level=options.level), TopLabelCalibration(bins=options.bins, level=options.level)
+    found = standard_metrics(options, classes=classes)
+    return [metric for metric in (found.performance, found.top_label, found.positive) if metric is not None]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Accuracy with Wilson's interval: all of `Performance` that needs no probabilities."""
+
+    level: float = DEFAULT_LEVEL
+
+    info = _infos(Key.ACCURACY)
+    needs = "confidence"
+
+    def __post_init__(self) -> None:
+        require_level(self.level)
+
+    def zeros(self) -> Sums:
+        return {name: torch.zeros((), dtype=torch.int64) for name in ("count", "correct")}
+
+    def sums(self, batch: PredictionBatch) -> Sums:
+        hits = batch.top()[1]
+        return {"count": torch.tensor(len(hits), device=hits.device), "correct": hits.sum()}
+
+    def compute(self, sums: Sums) -> Estimates:
+        count, correct = require_samples(sums["count"]), float(sums["correct"])
+        return {Key.ACCURACY: Estimate.of(correct / count, wilson_interval(correct, count, level=self.level))}
+
+    def contrasts(self, sums: Sums) -> dict[str, Contrast]:
+        """A mean has no bias."""
+        return {str(Key.ACCURACY): _unbiased(sums["correct"] / sums["count"].double())}
 
 
 @dataclass(frozen=True)
@@ -140,6 +190,7 @@ class TopLabelCalibration:
     level: float = DEFAULT_LEVEL
 
     info = _infos(Key.MEAN_GAP, Key.ECE, Key.DEBIASED_ECE, Key.MCE)
+    needs = "confidence"
 
     def __post_init__(self) -> None:
         require_count(self.bins, "bins")
@@ -214,6 +265,43 @@ class ClasswiseCalibration:
 
 
 @dataclass(frozen=True)
+class PositiveCalibration:
+    """Of two classes, the calibration error of the probability of the class 1, whichever is predicted."""
+
+    bins: int = DEFAULT_BINS
+    level: float = DEFAULT_LEVEL
+
+    info = _infos(Key.POSITIVE_ECE)
+
+    def __post_init__(self) -> None:
+        require_count(self.bins, "bins")
+        require_level(self.level)
+
+    def zeros(self) -> Sums:
+        return _zero_bins(self.bins)
+
+    def sums(self, batch: PredictionBatch) -> Sums:
+        if batch.probabilities.shape[-1] != 2:
+            raise ValueError(f"predictions have {batch.probabilities.shape[-1]} classes; a positive one is of two")
+        positive = batch.probabilities[:, 1].clamp(max=1)
+        return _as_sums(
+            sums_by_index(bin_index(positive, self.bins), positive, batch.required_labels() == 1, self.bins)
+        )
+
+    def compute(self, sums: Sums) -> Estimates:
+        bins = bin_sums_of(sums)
+        require_samples(bins.samples)
+        interval = calibration_error_interval(bins, level=self.level)
+        error = float(expected_calibration_error(bins))
+        return {Key.POSITIVE_ECE: Estimate.of(error, interval, floor=float(noise_floor(bins)))}
+
+    def contrasts(self, sums: Sums) -> dict[str, Contrast]:
+        """The sign cross-fit estimate, before its cut at 0."""
+        terms = error_terms(BinSums(**sums))
+        return {str(Key.POSITIVE_ECE): Contrast(terms.estimate, terms.bias)}
+
+
+@dataclass(frozen=True)
 class ConfidenceRanking:
     """Equal-mass and smooth ECE, and misclassification detection by confidence, each with its error bound."""
 
@@ -221,6 +309,7 @@ class ConfidenceRanking:
     level: float = DEFAULT_LEVEL
 
     info = _infos(*CALIBRATION_BY_RANK, *RANKING_METRICS)
+    needs = "confidence"
 
     def __post_init__(self) -> None:
         require_count(self.bins, "bins")

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from counterpoise._files import read_safetensors, replacing
 from counterpoise.metrics.columns import Column, Columns, GroupKey, Mask, group_rows, is_corrupted
-from counterpoise.metrics.inputs import PredictionBatch, prediction_table
+from counterpoise.metrics.inputs import SUM_TOLERANCE, PredictionBatch, prediction_table
+from counterpoise.metrics.jackknife import with_intervals_of_ids
 from counterpoise.metrics.keys import Keys, jackknife_group, sample_keys
 from counterpoise.metrics.options import ScoreOptions
-from counterpoise.metrics.protocol import Metric, Sums
+from counterpoise.metrics.protocol import Metric, Sums, is_measurable
 from counterpoise.metrics.ranks import LabelledColumns, Ranks, ScoreColumn
 from counterpoise.metrics.scores import Scores
 from counterpoise.metrics.standard import group_metrics, standard_metrics
@@ -30,7 +31,7 @@ from counterpoise.metrics.summary import group_scores, scores_of
 from counterpoise.metrics.trial import TrialSample
 
 STATE_SCHEMA = "counterpoise.score_state"
-STATE_VERSION = 1
+STATE_VERSION = 2
 OOD = "ood"
 """Name of a set of OOD samples that has none of its own."""
 
@@ -38,11 +39,18 @@ _LARGEST_GROUPED_SUMS = 1 << 21
 """Sums are kept by jackknife group up to this many numbers each: 1,398 classes in 15 bins, 84 MB a model."""
 
 
+def measurable(options: ScoreOptions, *, classes: int) -> list[Metric]:
+    """Of the metrics in addition to the standard ones, those that can be measured."""
+    return [metric for metric in options.metrics if is_measurable(metric, classes=classes)]
+
+
 class Headline:
     """Everything about labelled samples, and the OOD samples beside them."""
 
     def __init__(self, *, classes: int, options: ScoreOptions) -> None:
-        self.metrics = (*standard_metrics(options, classes=classes), *options.metrics)
+        self.standard = standard_metrics(options, classes=classes)
+        own = [metric for metric in self.standard if metric is not None]
+        self.metrics = (*own, *measurable(options, classes=classes))
         self.sums: list[Sums] = []
         self.ranks = Ranks(score=options.score, exact_samples=options.exact_samples)
         self.trial = TrialSample(classes)
@@ -58,7 +66,8 @@ class Headline:
         confidence, hits = (column.cpu() for column in batch.top())
         scores = None if options.score == "max_softmax" else batch.score(options.score).cpu()
         self.ranks.add(LabelledColumns(confidence, hits, scores, group))
-        self.trial.add(batch, keys)
+        if batch.log_label is not None and not options.clustered:
+            self.trial.add(batch, keys)
 
     def merge(self, other: "Headline") -> None:
         """Add what another has seen."""
@@ -91,7 +100,7 @@ class ScoreState:
     columns `corruption` and `severity`. Samples of one domain, corruption, severity or any other column are groups.
 
     Args:
-        classes: K.
+        classes: K; 1 where only the confidence of the predicted class is known.
         options: what is computed.
 
     >>> state = ScoreState(classes=2)
@@ -107,7 +116,7 @@ class ScoreState:
         self.classes, self.options = classes, options or ScoreOptions()
         self.clean, self.corrupted = (Headline(classes=classes, options=self.options) for _ in range(2))
         self.groups: dict[GroupKey, list[Sums]] = {}
-        self.unlabelled = self.corrupted_samples = 0
+        self.unlabelled = self.corrupted_samples = self.renormalised = 0
         self.names: dict[str, dict[str, None]] = {}
         self._numbered = 0
 
@@ -124,7 +133,8 @@ class ScoreState:
     @property
     def group_metrics(self) -> tuple[Metric, ...]:
         """What is known of each group."""
-        return (*group_metrics(self.options), *self.options.metrics)
+        own = group_metrics(self.options, classes=self.classes)
+        return (*own, *measurable(self.options, classes=self.classes))
 
     def update(
         self,
@@ -150,8 +160,8 @@ class ScoreState:
             ood: name of the OOD set that all samples of the batch belong to.
         """
         table = prediction_table(logits=logits, probabilities=probabilities, labels=labels, valid=valid)
-        if table.values.shape[-1] != self.classes:
-            raise ValueError(f"predictions have {table.values.shape[-1]} classes, the state is for {self.classes}")
+        if table.classes != self.classes:
+            raise ValueError(f"predictions have {table.classes} classes, the state is for {self.classes}")
         rows = len(table.values)
         keys = sample_keys(np.arange(self._numbered, self._numbered + rows) if ids is None else ids)
         described = {name: Column.of(values) for name, values in (columns or {}).items()}
@@ -171,6 +181,7 @@ class ScoreState:
     def add(self, batch: PredictionBatch, keys: Keys, *, columns: Columns) -> None:
         """Add labelled samples that have been checked."""
         corrupted = is_corrupted(columns, len(keys))
+        self.renormalised += batch.renormalised
         self.corrupted_samples += int(corrupted.sum())
         if not corrupted.all():
             self.clean.add(_taken(batch, ~corrupted), keys[~corrupted], options=self.options)
@@ -184,6 +195,7 @@ class ScoreState:
 
     def add_ood(self, name: str, batch: PredictionBatch, keys: Keys) -> None:
         """Add OOD samples that have been checked."""
+        self.renormalised += batch.renormalised
         column = ScoreColumn(batch.score(self.options.score).cpu(), jackknife_group(keys, self.options.groups))
         self.clean.ranks.add_ood(name, column)
         if not self.clean.ranks.samples:
@@ -207,6 +219,7 @@ class ScoreState:
             for own, found in zip(self._group(key), sums, strict=True):
                 _accumulate(own, found)
         self.unlabelled += other.unlabelled
+        self.renormalised += other.renormalised
         self.corrupted_samples += other.corrupted_samples
         self._numbered += other._numbered
         for column, values in other.names.items():
@@ -222,9 +235,32 @@ class ScoreState:
             options=self.options,
             metrics=part.metrics,
             sums=[part.total(place) for place in range(len(part.metrics))],
+            standard=part.standard,
             ranks=part.ranks,
         )
+        if self.options.clustered:
+            scores = with_intervals_of_ids(scores, part.grouped(), part.ranks)
         return replace(scores, groups=group_scores(self.groups, self.group_metrics))
+
+    def notices(self) -> list[str]:
+        """What a reader of the scores should know."""
+        found = []
+        if self.renormalised:
+            found.append(
+                f"{self.renormalised:,} rows of probabilities were rounded: they summed to 1 within {SUM_TOLERANCE} "
+                "and were renormalised"
+            )
+        if self.classes == 1:
+            found.append(
+                "only the confidence of the predicted class is known: NLL, Brier score, classwise calibration and "
+                "temperature scaling need the probabilities of all classes"
+            )
+        if self.options.clustered:
+            found.append(
+                "several labels a sample: values are of all decisions together, their intervals by leaving out samples "
+                "with all their labels (jackknife); metrics for which that gives none have no interval"
+            )
+        return found
 
     def sync(self, group: dist.ProcessGroup | None = None) -> "ScoreState":
         """A state of what all ranks of the group (by default all) have seen. This one keeps its own part."""
@@ -268,6 +304,7 @@ class ScoreState:
             "version": STATE_VERSION,
             "groups": list(self.groups),
             "unlabelled": self.unlabelled,
+            "renormalised": self.renormalised,
             "corrupted_samples": self.corrupted_samples,
             "numbered": self._numbered,
             "names": {column: list(values) for column, values in self.names.items()},
@@ -309,7 +346,7 @@ class ScoreState:
                 for place, metric in enumerate(state.group_metrics)
             ]
         state.unlabelled, state.corrupted_samples = document["unlabelled"], document["corrupted_samples"]
-        state._numbered = document["numbered"]
+        state._numbered, state.renormalised = document["numbered"], document["renormalised"]
         for column, values in document["names"].items():
             state.describe(column, values)
         return state

@@ -10,48 +10,86 @@ from counterpoise.functional.detection import balanced_mass, rates, risk_coverag
 from counterpoise.functional.intervals import calibration_error_interval_by_class
 from counterpoise.metrics.columns import GroupKey
 from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.inputs import ONLY_CONFIDENCE
 from counterpoise.metrics.options import ScoreOptions
-from counterpoise.metrics.protocol import Estimates, Metric, Sums
+from counterpoise.metrics.protocol import Estimates, Metric, Sums, is_measurable
 from counterpoise.metrics.ranking import calibration_by_rank, ranking_estimates
 from counterpoise.metrics.ranks import Ranking, Ranks
-from counterpoise.metrics.scores import CURVE_POINTS, BinTable, ClassTable, GroupScores, RankingScores, Scores
-from counterpoise.metrics.standard import StandardMetrics, bin_sums_of, brier_refinement
+from counterpoise.metrics.scores import (
+    CURVE_POINTS,
+    NO_CLASSES,
+    BinTable,
+    ClassTable,
+    GroupScores,
+    RankingScores,
+    Scores,
+)
+from counterpoise.metrics.standard import (
+    ClasswiseCalibration,
+    Performance,
+    StandardMetrics,
+    bin_sums_of,
+    brier_refinement,
+    sums_of_standard,
+)
 
 _OWN_COLUMNS = ("domain", "corruption", "severity")
 
 
 def scores_of(
-    *, classes: int, options: ScoreOptions, metrics: Sequence[Metric], sums: Sequence[Sums], ranks: Ranks
+    *,
+    classes: int,
+    options: ScoreOptions,
+    metrics: Sequence[Metric],
+    sums: Sequence[Sums],
+    standard: StandardMetrics[Metric],
+    ranks: Ranks,
 ) -> Scores:
     """The scores of some labelled samples, and of OOD samples beside them.
 
     Args:
-        classes: K.
+        classes: K; 1 where only the confidence of the predicted class is known.
         options: what is computed.
-        metrics: the standard ones, then the others.
+        metrics: the standard ones that there are, then the others.
         sums: of each metric.
+        standard: the standard ones.
         ranks: of the samples.
     """
     cells = ranks.confidence_cells()
     estimates = calibration_by_rank(cells, options=options, exact=ranks.exact)
     for metric, own in zip(metrics, sums, strict=True):
         estimates |= metric.compute(own)
-    estimates[Key.BRIER_REFINEMENT] = brier_refinement(estimates[Key.BRIER], estimates[Key.BRIER_CALIBRATION])
-    standard = StandardMetrics(*sums[: len(StandardMetrics._fields)])
+    if Key.BRIER in estimates:
+        estimates[Key.BRIER_REFINEMENT] = brier_refinement(estimates[Key.BRIER], estimates[Key.BRIER_CALIBRATION])
+    own_sums = sums_of_standard(standard, sums)
     return Scores(
         samples=ranks.samples,
         classes=classes,
         bins=options.bins,
         level=options.level,
         estimates=in_order(estimates),
-        top_label=bin_table(bin_sums_of(standard.top_label)),
-        by_class=_class_table(bin_sums_of(standard.classwise), level=options.level),
+        top_label=bin_table(bin_sums_of(own_sums.top_label)),
+        by_class=NO_CLASSES
+        if own_sums.classwise is None
+        else _class_table(bin_sums_of(own_sums.classwise), level=options.level),
+        positive=None if own_sums.positive is None else bin_table(bin_sums_of(own_sums.positive)),
         misclassification=_ranking_scores(ranks.misclassification(), ranks, options, stratified=False),
         ood={
             name: _ranking_scores(ranks.detection(name), ranks, options, stratified=True) for name in ranks.ood_samples
         },
         info={key: info for metric in options.metrics for key, info in metric.info.items()},
+        missing=_missing(estimates, classes=classes, options=options),
     )
+
+
+def _missing(estimates: Estimates, *, classes: int, options: ScoreOptions) -> dict[str, str]:
+    """Why each metric that was asked for, or that every report shows, is not there."""
+    if classes > 1:
+        return {}
+    others = [metric for metric in options.metrics if not is_measurable(metric, classes=classes)]
+    standard = (*Performance.info, *ClasswiseCalibration.info, Key.BRIER_REFINEMENT)
+    keys = (*standard, *(key for metric in others for key in metric.info))
+    return {str(key): ONLY_CONFIDENCE for key in keys if key not in estimates}
 
 
 def group_scores(groups: Mapping[GroupKey, Sequence[Sums]], metrics: Sequence[Metric]) -> list[GroupScores]:

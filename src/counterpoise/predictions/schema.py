@@ -54,6 +54,8 @@ class Shape:
     @classmethod
     def of(cls, predictions: Predictions) -> "Shape":
         """Of a table."""
+        if predictions.kind not in KINDS:
+            raise ValueError(f"own files hold {' or '.join(KINDS)}, not the kind {predictions.kind!r}; write a CSV")
         return cls(
             kind=predictions.kind,
             classes=predictions.classes,

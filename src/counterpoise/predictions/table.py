@@ -3,13 +3,17 @@
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-Kind = Literal["logits", "probabilities"]
+Kind = Literal["logits", "probabilities", "confidence", "multilabel"]
 KINDS: tuple[Kind, ...] = ("logits", "probabilities")
+"""Kinds that hold a value for each class of one classification; own files hold these."""
+
+RIGHT, WRONG = 0, 1
+"""The labels of the kind `confidence`: the predicted class is its only one."""
 
 VALUE_DTYPES = ("float16", "float32", "float64")
 MISSING_LABEL = -1
@@ -22,6 +26,7 @@ CATEGORIES = ("split", "data_set", "domain", "corruption")
 
 Array = NDArray[Any]
 
+_SHAPES: dict[Kind, str] = {"confidence": "[n, 1]", "multilabel": "[n, L]"}
 _COLUMN_KINDS = {"ids": "iOU", "in_distribution": "b"}
 _LARGEST = np.iinfo(np.int64).max
 
@@ -106,9 +111,12 @@ class Predictions:
     """Predictions for n samples; `Predictions.of` makes one from tensors, arrays or lists.
 
     Attributes:
-        kind: whether `values` are logits or probabilities.
-        values: `[n, K]`, or `[n, M, K]` with one prediction for each of M members of an ensemble.
-        labels: `[n]` int64, `MISSING_LABEL` where there is none.
+        kind: what `values` are: logits or probabilities of all classes, the confidence of the predicted class alone,
+            or of each label of a multilabel problem the probability that it applies.
+        values: `[n, K]`, or `[n, M, K]` with one prediction for each of M members of an ensemble. Of the kind
+            `confidence` `[n, 1]`, of `multilabel` `[n, L]` for L labels.
+        labels: `[n]` int64, `MISSING_LABEL` where there is none. Of the kind `confidence`, `RIGHT` or `WRONG`; of
+            `multilabel` `[n, L]`, whether each applies, 0 or 1.
         ids: `[n]`, int64 or text; what pairs the predictions of different models.
         split: such as `test`.
         data_set: such as `cifar10`.
@@ -132,32 +140,40 @@ class Predictions:
     header: Header = field(default_factory=Header)
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kind is {self.kind!r}; it must be one of {', '.join(KINDS)}")
-        if self.values.dtype.name not in VALUE_DTYPES or self.values.ndim not in (2, 3):
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind is {self.kind!r}; it must be one of {', '.join(get_args(Kind))}")
+        shapes = _SHAPES.get(self.kind, "[n, K] or [n, members, K]")
+        fits = self.values.ndim in ((2,) if self.kind in _SHAPES else (2, 3))
+        fits = fits and (self.kind != "confidence" or self.values.shape[-1] == 1)
+        if self.values.dtype.name not in VALUE_DTYPES or not fits:
             raise ValueError(
-                f"{self.kind} must be [n, K] or [n, members, K] of {', '.join(VALUE_DTYPES)}, "
+                f"{self.kind} must be {shapes} of {', '.join(VALUE_DTYPES)}, "
                 f"got {list(self.values.shape)} of {self.values.dtype}"
             )
         for name in ("labels", "ids", *CATEGORIES, "severity", "in_distribution"):
             column = getattr(self, name)
             array = column.codes if isinstance(column, Category) else column
-            if array is not None and array.shape != (len(self),):
-                raise ValueError(f"{name} must be [n] for {len(self)} samples, got {list(array.shape)}")
+            wanted, shape = (
+                ("[n, L]", self.values.shape) if name == "labels" and self.multilabel else ("[n]", (len(self),))
+            )
+            if array is not None and array.shape != shape:
+                raise ValueError(f"{name} must be {wanted} for {len(self)} samples, got {list(array.shape)}")
             if array is not None and array.dtype.kind not in _COLUMN_KINDS.get(name, "i"):
                 raise ValueError(f"{name} must not be of {array.dtype}")
         if self.severity is not None and len(wrong := np.flatnonzero(self.severity < MISSING_SEVERITY)):
             row = int(wrong[0])
             raise ValueError(f"severity row {row} is {self.severity[row]}; it is 0 for clean samples, else at least 1")
-        wrong = np.flatnonzero((self.labels < MISSING_LABEL) | (self.labels >= self.classes))
-        if len(wrong):
-            row = int(wrong[0])
+        allowed = self.classes if self.kind in KINDS else 2
+        misplaced = np.argwhere((self.labels < MISSING_LABEL) | (self.labels >= allowed))
+        if len(misplaced):
+            row, place = int(misplaced[0][0]), tuple(misplaced[0])
+            column = f", column {place[1]}" if self.multilabel else ""
             raise ValueError(
-                f"labels row {row} is {self.labels[row]}, outside [0, {self.classes}); "
+                f"labels row {row}{column} is {self.labels[place]}, outside [0, {allowed}); "
                 f"{MISSING_LABEL} stands for a sample without a class"
             )
         names = self.header.class_names
-        if names is not None and len(names) != self.classes:
+        if names is not None and self.kind != "confidence" and len(names) != self.classes:
             raise ValueError(f"there are {len(names)} class names for {self.classes} classes")
 
     @classmethod
@@ -166,7 +182,10 @@ class Predictions:
         *,
         logits: Any = None,
         probabilities: Any = None,
+        confidence: Any = None,
+        multilabel: Any = None,
         labels: Any = None,
+        correct: Any = None,
         ids: Any = None,
         split: str | Sequence[str | None] | None = None,
         data_set: str | Sequence[str | None] | None = None,
@@ -178,23 +197,45 @@ class Predictions:
     ) -> "Predictions":
         """From tensors, arrays or lists; a single value for a descriptive column stands for all rows.
 
+        Give one of `logits`, `probabilities`, `multilabel` with `labels`, or `confidence` with `correct`.
+
         >>> table = Predictions.of(logits=[[2.0, 0.5], [0.1, 0.3]], labels=[0, 1], domain="photo")
         >>> len(table), table.classes, table.ids.tolist()
         (2, 2, [0, 1])
         """
-        if (logits is None) == (probabilities is None):
-            raise ValueError("give either logits or probabilities, and not both")
-        values = native(as_array(probabilities if logits is None else logits))
+        given: dict[Kind, Any] = {
+            "logits": logits,
+            "probabilities": probabilities,
+            "confidence": confidence,
+            "multilabel": multilabel,
+        }
+        kinds = [kind for kind, value in given.items() if value is not None]
+        if len(kinds) != 1:
+            raise ValueError(f"give one of {', '.join(given)}, and not {' and '.join(kinds) or 'none'}")
+        if (kind := kinds[0]) == "confidence" and labels is not None:
+            raise ValueError(
+                "confidence says nothing of other classes: pass correct=, whether each prediction is right"
+            )
+        if kind != "confidence" and correct is not None:
+            raise ValueError(f"correct= belongs to confidence=; pass the labels of {kind} as labels=")
+        values = native(as_array(given[kind]))
+        if kind == "confidence" and values.ndim == 1:
+            values = values[:, None]
         rows = len(values) if values.ndim else 0
+        if kind == "confidence" and correct is not None:
+            labels = np.where(_flags(correct, "correct"), RIGHT, WRONG)
+        unlabelled = values.shape if kind == "multilabel" else rows
         categories = {"split": split, "data_set": data_set, "domain": domain, "corruption": corruption}
         return cls(
-            kind="probabilities" if logits is None else "logits",
+            kind=kind,
             values=values,
-            labels=np.full(rows, MISSING_LABEL, np.int64) if labels is None else as_integers(labels, "labels"),
+            labels=np.full(unlabelled, MISSING_LABEL, np.int64) if labels is None else as_integers(labels, "labels"),
             ids=np.arange(rows, dtype=np.int64) if ids is None else as_ids(ids),
             **{name: None if value is None else Category.of(value, rows) for name, value in categories.items()},
             severity=None if severity is None else _spread(as_integers(severity, "severity"), rows),
-            in_distribution=None if in_distribution is None else _spread(_flags(in_distribution), rows),
+            in_distribution=None
+            if in_distribution is None
+            else _spread(_flags(in_distribution, "in_distribution"), rows),
             header=header or Header(),
         )
 
@@ -203,8 +244,18 @@ class Predictions:
 
     @property
     def classes(self) -> int:
-        """K."""
+        """K; of the kind `confidence` 1, of `multilabel` the number of labels."""
         return int(self.values.shape[-1])
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether several labels may apply to a sample."""
+        return self.kind == "multilabel"
+
+    @property
+    def decisions(self) -> int:
+        """Answers of each row: of a multilabel problem, one for each label."""
+        return self.classes if self.multilabel else 1
 
     @property
     def members(self) -> int | None:
@@ -265,10 +316,10 @@ def as_ids(values: Any) -> Array:
     return texts
 
 
-def _flags(values: Any) -> NDArray[np.bool_]:
+def _flags(values: Any, name: str) -> NDArray[np.bool_]:
     array = as_array(values)
     if array.dtype.kind != "b":
-        raise ValueError(f"in_distribution must be True or False, got {array.dtype}")
+        raise ValueError(f"{name} must be True or False, got {array.dtype}")
     return array
 
 

@@ -75,14 +75,15 @@ def worst_classes(scores: Scores, *, most: int = WORST_CLASSES) -> list[ClassRow
             table.high[index],
             table.floor[index],
         )
-        for index in range(scores.classes)
+        for index in range(len(table.ece))
     ]
     return sorted(rows, key=lambda row: (-row.low, -row.ece))[:most]
 
 
 def largest_class_error(models: Sequence[Scores]) -> float:
     """The largest calibration error, upper limit or noise floor of the worst classes of any of the models."""
-    return max(max(row.ece, row.high, row.floor) for model in models for row in worst_classes(model))
+    rows = [row for model in models for row in worst_classes(model)]
+    return max((max(row.ece, row.high, row.floor) for row in rows), default=0.0)
 
 
 def class_name(scores: Scores, index: int) -> str:

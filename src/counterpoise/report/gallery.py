@@ -39,7 +39,8 @@ def drawn(evaluation: Evaluation, *, risk: float) -> dict[str, Figure]:
         found[f"ood_{number}_{_slug(name)}"] = figures.detection(having, ood=name)
     error_limit = largest_class_error(models)
     for number, model in enumerate(models, start=1):
-        found[f"classwise_{number}_{_slug(model.source.name)}"] = figures.classwise(model, error_limit=error_limit)
+        if model.by_class.ece:
+            found[f"classwise_{number}_{_slug(model.source.name)}"] = figures.classwise(model, error_limit=error_limit)
         if model.recalibration is not None:
             found[f"temperature_{number}_{_slug(model.source.name)}"] = figures.recalibration(model)
     having = [model for model in models if len(severities(model)) > 1]

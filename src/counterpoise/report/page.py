@@ -140,7 +140,10 @@ def _reliability_section(models: list[Scores]) -> Section:
     return Section("Does confidence match accuracy?", [text], [], pictures)
 
 
-def _class_section(models: list[Scores]) -> Section:
+def _class_section(models: list[Scores]) -> Section | None:
+    models = [model for model in models if model.by_class.ece]
+    if not models:
+        return None
     text = [_of(model, worst_classes_sentence(model), models) for model in models]
     draw = partial(figures.classwise, error_limit=largest_class_error(models))
     pictures = [

@@ -1,7 +1,7 @@
 """From a batch of a file to its score state, and to what pairs its samples with those of other models."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +12,10 @@ from torch import Tensor
 from counterpoise._arrays import as_tensor
 from counterpoise.functional.confidence import LOGIT_SCORES, PROBABILITY_SCORES
 from counterpoise.functional.reduction import upcast
-from counterpoise.metrics.columns import Column, is_corrupted
+from counterpoise.metrics.columns import Column, is_corrupted, label_column
 from counterpoise.metrics.comparison import PAIRED
 from counterpoise.metrics.estimates import Key
-from counterpoise.metrics.inputs import PredictionBatch, PredictionTable
+from counterpoise.metrics.inputs import ONLY_CONFIDENCE, Kind, PredictionBatch, PredictionTable
 from counterpoise.metrics.keys import Keys, mixed, sample_keys
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.standard import brier_scores
@@ -42,7 +42,8 @@ class Marks(NamedTuple):
     Attributes:
         part: `CLEAN`, `CORRUPTED`, or `OOD_SET` and the name of the set.
         keys: `[n]`, equal for the same sample with the same label.
-        values: `[n, len(PAIRED)]`; of OOD samples nothing, `[n, 0]`.
+        values: `[n, len(PAIRED)]`, NaN where one is not known; nothing, `[n, 0]`, of OOD samples, and where samples are
+            not independent.
     """
 
     part: str
@@ -84,6 +85,7 @@ class BatchScorer:
         temperature: that logits are divided by first.
         unnamed_ood: name of OOD samples that have none.
         label_of: where class names tell, the other model's index `[K]` of each class.
+        labels_known: whether every model's labels are known, and not only which of its predictions are right.
     """
 
     classes: int
@@ -91,13 +93,18 @@ class BatchScorer:
     temperature: float
     unnamed_ood: str
     label_of: NDArray[np.int64] | None = None
+    labels_known: bool = True
 
     def score(self, batch: FileBatch) -> tuple[ScoreState, list[Marks]]:
         """The state of a batch, and marks where models are compared; changes nothing, so that threads can share it."""
         state, marks = ScoreState(classes=self.classes, options=self.options), list[Marks]()
-        table, keys = batch.table, batch.keys()
-        outside = _is_outside(batch)
-        labelled = ~outside & (table.labels != MISSING_LABEL)
+        table, decisions = batch.table, batch.table.decisions
+        keys, outside = np.repeat(batch.keys(), decisions), np.repeat(_is_outside(batch), decisions)
+        if table.multilabel and outside.any():
+            raise PredictionFileError(
+                f"{batch.file.path}: OOD detection is of samples, and these are several labels each; leave --ood out"
+            )
+        labelled = ~outside & (table.labels.reshape(-1) != MISSING_LABEL)
         state.unlabelled = int((~labelled & ~outside).sum())
         if batch.ood is None:
             for name in ("data_set", "split"):
@@ -108,7 +115,8 @@ class BatchScorer:
             columns = {name: column.take(labelled) for name, column in _columns(table).items()}
             state.add(checked, keys[labelled], columns=columns)
             if self.options.paired:
-                marks += self._marks(checked, keys[labelled], is_corrupted(columns, len(checked)))
+                own = self._sample_keys(checked, keys[labelled], np.flatnonzero(labelled) % decisions)
+                marks += self._marks(checked, own, is_corrupted(columns, len(checked)))
         for name, rows in self._ood_sets(batch, outside):
             checked = self._checked(batch, rows, labelled=False)
             state.add_ood(name, checked, keys[rows])
@@ -119,18 +127,26 @@ class BatchScorer:
     def _checked(self, batch: FileBatch, rows: Mask, *, labelled: bool) -> PredictionBatch:
         try:
             found = checked_rows(batch.table, rows, labelled=labelled, first_row=batch.first_row)
+            return at_temperature(found, self.temperature)
         except ValueError as error:
             raise PredictionFileError(f"{batch.file.path}: {error}") from None
-        return at_temperature(found, self.temperature)
+
+    def _sample_keys(self, batch: PredictionBatch, keys: Keys, decision: NDArray[np.intp]) -> Keys:
+        """Equal for the same sample, or decision of a sample, with the same label."""
+        if not self.labels_known:
+            return mixed(keys, salt=_LABEL_SALT)
+        labels = batch.required_labels().cpu().numpy()
+        if not self.options.clustered:
+            shared = labels if self.label_of is None else self.label_of[labels]
+        else:
+            shared = 2 * (decision if self.label_of is None else self.label_of[decision]) + labels
+        return mixed(keys ^ mixed(shared, salt=_LABEL_SALT), salt=_LABEL_SALT)
 
     def _marks(self, batch: PredictionBatch, keys: Keys, corrupted: Mask) -> Iterator[Marks]:
-        labels = batch.required_labels().cpu().numpy()
-        shared = labels if self.label_of is None else self.label_of[labels]
-        own = mixed(keys ^ mixed(shared, salt=_LABEL_SALT), salt=_LABEL_SALT)
-        values = np.stack([column.cpu().numpy() for column in paired_values(batch)], -1)
+        values = np.zeros((len(keys), 0)) if self.options.clustered else paired_values(batch)
         for part, rows in ((CLEAN, ~corrupted), (CORRUPTED, corrupted)):
             if rows.any():
-                yield Marks(part, own[rows], values[rows])
+                yield Marks(part, keys[rows], values[rows])
 
     def _ood_sets(self, batch: FileBatch, outside: Mask) -> Iterator[tuple[str, Mask]]:
         if not outside.any():
@@ -143,21 +159,21 @@ class BatchScorer:
             yield column.names[code] if code >= 0 else unnamed, outside & (column.codes == code)
 
 
-def paired_values(batch: PredictionBatch) -> tuple[Tensor, ...]:
-    """Of each sample what the metrics `PAIRED` are means of, float64 `[n]` each."""
-    assert batch.log_label is not None  # noqa: S101
+def paired_values(batch: PredictionBatch) -> NDArray[np.float64]:
+    """Of each sample what the metrics `PAIRED` are means of, `[n, len(PAIRED)]`; NaN where it is not known."""
     confidence, hits = batch.top()
-    values = {
-        Key.ACCURACY: hits.double(),
-        Key.NLL: -batch.log_label.double(),
-        Key.BRIER: brier_scores(batch),
-        Key.MEAN_GAP: confidence.double() - hits.double(),
-    }
-    return tuple(values[key] for key in PAIRED)
+    values = {Key.ACCURACY: hits.double(), Key.MEAN_GAP: confidence.double() - hits.double()}
+    if batch.log_label is not None:
+        values |= {Key.NLL: -batch.log_label.double(), Key.BRIER: brier_scores(batch)}
+    unknown = torch.full_like(values[Key.ACCURACY], torch.nan)
+    found: NDArray[np.float64] = torch.stack([values.get(key, unknown) for key in PAIRED], -1).cpu().numpy()
+    return found
 
 
 def require_score(file: PredictionFile, score: str) -> None:
     """Refuse a score of logits where there are none: those of a mean of probabilities are fixed but for a constant."""
+    if file.kind == "confidence" and score != "max_softmax":
+        raise PredictionFileError(f"{file.path}: --score {score}: {ONLY_CONFIDENCE}; use max_softmax")
     if score in PROBABILITY_SCORES or score not in LOGIT_SCORES:
         return
     if file.members is not None:
@@ -178,14 +194,16 @@ def clean_rows(table: Predictions) -> Mask:
 
 def checked_rows(table: Predictions, rows: Mask, *, labelled: bool, first_row: int) -> PredictionBatch:
     """The rows of the mask, checked value by value; the members of an ensemble are averaged as probabilities."""
-    values, are_logits = as_tensor(table.values, table.kind), table.kind == "logits"
+    kind: Kind = "probabilities" if table.kind == "multilabel" else table.kind
+    values, decisions = as_tensor(table.values, kind), table.decisions
     whole = PredictionTable(
-        values=values,
-        are_logits=are_logits,
-        labels=torch.from_numpy(np.require(table.labels, requirements=["W"])) if labelled else None,
+        values=values.reshape(-1, 1) if table.multilabel else values,
+        kind=kind,
+        labels=torch.from_numpy(np.require(table.labels.reshape(-1), np.int64, ["W"])) if labelled else None,
         valid=None if bool(rows.all()) else torch.from_numpy(rows),
         in_distribution=None,
-        first_row=first_row,
+        first_row=first_row * decisions,
+        decisions=decisions,
     )
     if values.ndim == 2:
         return whole.checked_rows()
@@ -196,21 +214,23 @@ def checked_rows(table: Predictions, rows: Mask, *, labelled: bool, first_row: i
             ).checked_rows()  # each by itself: what is wrong with two can cancel in their mean
         except ValueError as error:
             raise ValueError(f"member {member}: {error}") from None
-    return whole.with_values(_mean_of_members(values, are_logits=are_logits)).checked_rows()
+    return whole.with_values(_mean_of_members(values, are_logits=kind == "logits")).checked_rows()
 
 
 def at_temperature(batch: PredictionBatch, temperature: float) -> PredictionBatch:
     """The predictions as temperature scaling makes them: the softmax of logits / T, or of log-probabilities / T."""
     if temperature == 1:
         return batch
+    if batch.probabilities.shape[-1] == 1:
+        raise ValueError(f"a temperature of {temperature:g}: {ONLY_CONFIDENCE}")
     scaled = PredictionTable(
         values=batch.as_logits() / temperature,
-        are_logits=True,
+        kind="logits",
         labels=batch.labels,
         valid=None,
         in_distribution=batch.in_distribution,
     )
-    return scaled.checked_rows()
+    return replace(scaled.checked_rows(), renormalised=batch.renormalised)
 
 
 def _is_outside(batch: FileBatch) -> Mask:
@@ -231,6 +251,10 @@ def _columns(table: Predictions) -> dict[str, Column]:
         values, codes = np.unique(table.severity, return_inverse=True)
         codes = np.where(table.severity == MISSING_SEVERITY, -1, codes.reshape(-1))
         found["severity"] = Column(codes, values.tolist())
+    if table.multilabel:
+        labels = table.decisions
+        found = {name: Column(np.repeat(each.codes, labels), each.values) for name, each in found.items()}
+        found |= label_column(np.tile(np.arange(labels), len(table)), labels, table.header.class_names)
     return found
 
 

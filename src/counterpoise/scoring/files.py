@@ -4,8 +4,9 @@ import hashlib
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.scores import Source
 from counterpoise.metrics.state import OOD, ScoreState
 from counterpoise.predictions import Header, Location, PredictionFile, PredictionFileError, ShardSet, find_shards
+from counterpoise.predictions.table import Kind
 from counterpoise.scoring.batches import (
     CLEAN,
     CORRUPTED,
@@ -35,6 +37,9 @@ from counterpoise.scoring.recalibration import try_temperature
 DEFAULT_THREADS = 2
 EXACT_SAMPLES = 1_000_000
 """Up to this many samples ranks are exact; beyond, they come from a fine histogram with a stated error bound."""
+
+_File = tuple[PredictionFile, int, str | None]
+"""A file, its place in its set, and the name of the OOD set that it is."""
 
 Progress = Callable[[str, int, int | None], None]
 """Takes the file's name, the rows done, and the number of all rows where it is known."""
@@ -97,7 +102,7 @@ def score_files(
     with tempfile.TemporaryDirectory(prefix="counterpoise-") as folder:
         pairing = _Pairing(len(models), Path(folder)) if several else None
         _read_all(models, options, temperature, threads=threads, pairing=pairing, progress=progress)
-        scores = _named([model.scores(options) for model in models])
+        scores = _named([model.scores() for model in models])
         notices = [notice for model in models for notice in model.notices]
         comparison = None
         if pairing is not None:
@@ -135,7 +140,19 @@ class _Model:
         assert self.first is not None  # noqa: S101
         return self.first.header
 
-    def files(self, score: str) -> Iterator[tuple[PredictionFile, int, str | None]]:
+    @property
+    def kind(self) -> Kind:
+        """Of the first file."""
+        assert self.first is not None  # noqa: S101
+        return self.first.kind
+
+    @property
+    def classes(self) -> int:
+        """Of the first file."""
+        assert self.first is not None  # noqa: S101
+        return self.first.classes
+
+    def files(self, score: str) -> Iterator[_File]:
         """The files one after the other, with their places in their sets and the names of OOD sets."""
         for name, shards in ((None, self.own), *self.ood.items()):
             for place, file in enumerate(shards.opened()):
@@ -186,10 +203,12 @@ class _Model:
                 f"the array 'labels'{notices}"
             )
 
-    def scores(self, options: ScoreOptions) -> Scores:
+    def scores(self) -> Scores:
         """The scores of all that was read."""
         state, header = self.state, self.header
         assert state is not None  # noqa: S101
+        options = state.options
+        self.notices += [f"{self.own.name}: {notice}" for notice in state.notices()]
         if state.unlabelled:
             self.notices.append(f"{self.own.name}: {state.unlabelled:,} rows without a label were left out")
         if state.headline is state.clean and state.corrupted_samples:
@@ -200,7 +219,7 @@ class _Model:
         return replace(
             state.compute(),
             recalibration=try_temperature(state.headline.trial, options=options),
-            class_names=None if header.class_names is None else list(header.class_names),
+            class_names=None if header.class_names is None or options.clustered else list(header.class_names),
             source=self._source(state),
         )
 
@@ -245,11 +264,20 @@ def _read_all(
         return (read, None, []) if read.batch is None else (read, *scorers[read.model].score(read.batch))
 
     def reads() -> Iterator[_Read]:
-        for read in _side_by_side(models, options.score, progress):
-            if read.model not in scorers:
-                label_of = _label_indices(read.file.header, models[0].header)
-                scorers[read.model] = BatchScorer(read.file.classes, options, temperature, OOD, label_of)
-            yield read
+        streams = [model.files(options.score) for model in models]
+        opened = [(next(stream), stream) for stream in streams]  # what one model's samples are paired by hangs on all
+        labels_known = all(model.kind != "confidence" for model in models)
+        for index, model in enumerate(models):
+            several = model.kind == "multilabel"
+            scorers[index] = BatchScorer(
+                classes=2 if several else model.classes,
+                options=replace(options, clustered=several),
+                temperature=temperature,
+                unnamed_ood=OOD,
+                label_of=_label_indices(model.header, models[0].header),
+                labels_known=labels_known,
+            )
+        yield from _side_by_side(models, [chain([first], rest) for first, rest in opened], progress)
 
     for read, state, marks in ordered_map(scored, reads(), threads=threads):
         model = models[read.model]
@@ -263,9 +291,11 @@ def _read_all(
         model.require_samples()
 
 
-def _side_by_side(models: Sequence[_Model], score: str, progress: Progress | None) -> Iterator[_Read]:
+def _side_by_side(
+    models: Sequence[_Model], files: Sequence[Iterable[_File]], progress: Progress | None
+) -> Iterator[_Read]:
     """Batches of all models, those of the model that is furthest behind first."""
-    streams = {index: _reads(index, model, score, progress) for index, model in enumerate(models)}
+    streams = {index: _reads(index, each, progress) for index, each in enumerate(files)}
     while streams:
         behind = min(streams, key=lambda index: models[index].rows)
         read = next(streams[behind], None)
@@ -276,8 +306,8 @@ def _side_by_side(models: Sequence[_Model], score: str, progress: Progress | Non
         yield read
 
 
-def _reads(index: int, model: _Model, score: str, progress: Progress | None) -> Iterator[_Read]:
-    for file, place, ood in model.files(score):
+def _reads(index: int, files: Iterable[_File], progress: Progress | None) -> Iterator[_Read]:
+    for file, place, ood in files:
         row = 0
         for table in file.batches():
             yield _Read(index, file, ood, FileBatch(file, table, row, place, ood))
@@ -316,8 +346,9 @@ class _Pairing:
         headlines = [model.state.headline for model in models if model.state is not None]
         unlike = {part.removeprefix(OOD_SET) for part, is_same in same.items() if not is_same}
         join = self._joins[CLEAN if CLEAN in self._joins else CORRUPTED]
+        keys = PAIRED if join.columns else ()
         pairs = {
-            pair: {str(key): join.power_sums(pair, column) for column, key in enumerate(PAIRED)} for pair in join.pairs
+            pair: {str(key): join.power_sums(pair, column) for column, key in enumerate(keys)} for pair in join.pairs
         }
         remarks = (
             ["the files of OOD samples do not hold the same samples (ids), so OOD is not compared"] if unlike else []

@@ -50,7 +50,7 @@ class SampleJoin:
         self.pairs = list(combinations(range(models), 2))
         self._sums = torch.zeros(len(self.pairs), columns, HIGHEST_POWER + 1, dtype=torch.float64)
         self._waiting: list[list[Samples]] = [[] for _ in range(models)]
-        self._columns, self._folder, self._most = columns, folder, most_waiting
+        self.columns, self._folder, self._most = columns, folder, most_waiting
         self._record = np.dtype([("key", np.uint64), ("values", np.float64, (columns,))])
         self._on_disk = False
 
@@ -94,7 +94,7 @@ class SampleJoin:
                     parts.insert(0, rest)
 
     def _whole(self) -> list[Samples]:
-        empty = Samples(np.zeros(0, np.uint64), np.zeros((0, self._columns)))
+        empty = Samples(np.zeros(0, np.uint64), np.zeros((0, self.columns)))
         return [
             Samples(*(np.concatenate(parts) for parts in zip(empty, *waiting, strict=True)))
             for waiting in self._waiting

@@ -14,6 +14,7 @@ from counterpoise.metrics.standard import bin_sums_of, standard_metrics
 from counterpoise.metrics.summary import bin_table
 from counterpoise.metrics.trial import FEWEST_SAMPLES, TrialSample
 from counterpoise.predictions import Location, find_shards
+from counterpoise.predictions.table import KINDS
 from counterpoise.scoring.batches import checked_rows, clean_rows
 
 
@@ -26,6 +27,8 @@ def fit_temperature(path: Location) -> TemperatureScaling:
     found: list[tuple[Tensor, Tensor]] = []
     for file in shards.opened():
         row = 0
+        if file.kind not in KINDS:
+            raise ValueError(f"{file.path}: a temperature is fitted to {' or '.join(KINDS)}, and it holds {file.kind}")
         for table in file.batches():
             rows = clean_rows(table)
             try:
@@ -77,7 +80,9 @@ def _is_possible(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _measured(logits: Tensor, labels: Tensor, *, options: ScoreOptions) -> tuple[Estimates, BinTable]:
     batch = prediction_table(logits=logits, labels=labels).checked_rows()
-    performance, top_label, classwise = map(Stream, standard_metrics(options, classes=logits.shape[-1]))
+    standard = standard_metrics(options, classes=logits.shape[-1])
+    assert standard.classwise is not None  # noqa: S101
+    performance, top_label, classwise = map(Stream, (standard.performance, standard.top_label, standard.classwise))
     for stream in (performance, top_label, classwise):
         stream.update_checked(batch)
     estimates = performance.compute() | top_label.compute() | classwise.compute()

@@ -1,0 +1,107 @@
+"""Labels as class indices, from integers, integral floats, booleans and text, one a sample."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise._arrays import as_array, as_numbers, as_tensor, dtype_name
+
+_TEXT = "OUST"
+_NAMES_SHOWN = 8
+
+
+def label_indices(labels: Any, leading: torch.Size, *, classes: int, names: Sequence[Any] | None) -> Tensor:
+    """Labels as int64 `[n]`; never rounded, and never read in one of two possible ways.
+
+    Args:
+        labels: one for each of the leading axes' entries, `[...]` or `[..., 1]`.
+        leading: axes of the predictions before the classes.
+        classes: K.
+        names: of the classes; text is looked up in them.
+    """
+    found = _whole_numbers(labels, classes, names)
+    if found.shape == (*leading, 1):
+        found = found.squeeze(-1)
+    if found.shape != leading:
+        cure = ""
+        if found.shape == (*leading, classes):
+            cure = "; of one-hot labels pass labels.argmax(-1), of several labels a sample multilabel=True"
+        raise ValueError(
+            f"labels must have shape {list(leading)}, one class index a sample, got {list(found.shape)}{cure}"
+        )
+    return found.reshape(-1)
+
+
+def _whole_numbers(labels: Any, classes: int, names: Sequence[Any] | None) -> Tensor:
+    tensors = isinstance(labels, Tensor) or (
+        isinstance(labels, list | tuple) and any(isinstance(each, Tensor) for each in labels)
+    )
+    if not tensors:
+        labels = as_numbers(as_array(labels, "labels"))
+        if labels.dtype.kind in _TEXT:
+            return torch.from_numpy(_looked_up(labels, names))
+    tensor = as_tensor(labels, "labels")
+    if tensor.is_complex() or (tensor.dtype == torch.bool and classes != 2):
+        raise ValueError(f"labels must be integer class indices, got {dtype_name(tensor)}")
+    if tensor.is_floating_point():
+        wrong = tensor != tensor.round()
+        if bool(wrong.any()):
+            row = wrong.nonzero()[0].tolist()
+            value = tensor[tuple(row)].item()
+            cure = "leave rows without a label out with valid=" if value != value else "they must be class indices"
+            raise ValueError(f"labels row {row[0]} is {value}; {cure}")
+    return _by_number(tensor.long(), names)
+
+
+def _looked_up(labels: np.ndarray[Any, Any], names: Sequence[Any] | None) -> np.ndarray[Any, Any]:
+    """Indices of text in the names."""
+    row = next((place for place in np.ndindex(labels.shape) if not isinstance(labels[place], str)), None)
+    if row is not None:
+        odd = labels[row]
+        raise ValueError(
+            f"labels must hold real numbers, or text with class_names=; {_at(row)} is {odd!r:.40}, of type "
+            f"{type(odd).__name__}; leave rows without a label out with valid="
+        )
+    if names is None:
+        raise ValueError(
+            f"labels must hold real numbers, got text such as {str(labels.flat[0])!r:.40}; pass class_names=[...], the "
+            "names of the classes in the order of the columns"
+        )
+    places = {str(name): index for index, name in enumerate(names)}
+    wrong = next((place for place in np.ndindex(labels.shape) if str(labels[place]) not in places), None)
+    if wrong is not None:
+        known = ", ".join(map(repr, list(places)[:_NAMES_SHOWN])) + (", ..." if len(places) > _NAMES_SHOWN else "")
+        raise ValueError(
+            f"labels {_at(wrong)} is {str(labels[wrong])!r:.40}, which is none of the classes {known}; pass "
+            "class_names=[...] as labels spell them, in the order of the columns"
+        )
+    return np.array([places[str(label)] for label in labels.flat], np.int64).reshape(labels.shape)
+
+
+def _by_number(labels: Tensor, names: Sequence[Any] | None) -> Tensor:
+    """Of classes that are named by numbers, a label may be the name or the place; where it could be either, ask."""
+    try:
+        numbers = [int(str(name)) for name in names or ()]
+    except ValueError:
+        return labels
+    if not numbers or numbers == list(range(len(numbers))) or not labels.numel():
+        return labels
+    found = set(np.unique(labels.cpu().numpy()).tolist())
+    named, placed = found <= set(numbers), found <= set(range(len(numbers)))
+    if named and placed:
+        raise ValueError(
+            f"labels such as {min(found)} may be places of classes, counted from 0, or their names "
+            f"({', '.join(map(str, numbers[:_NAMES_SHOWN]))}); if names, pass them as text: [str(each) for each in "
+            "labels]; if places, leave class_names= out and pass the predictions without column names"
+        )
+    if not named:
+        return labels
+    places = {number: index for index, number in enumerate(numbers)}
+    return labels.cpu().clone().apply_(places.__getitem__)
+
+
+def _at(place: tuple[int, ...]) -> str:
+    return f"row {place[0]}" + "".join(f", column {each}" for each in place[1:])
