@@ -104,8 +104,10 @@ class Evaluate:
             raise ValueError(f"--risk must lie between 0 and 1, got {self.risk}")
         if self.bins > MOST_BINS:
             raise ValueError(f"--bins must be at most {MOST_BINS:,}, got {self.bins:,}")
-        names, paths = zip(*map(_named, self.predictions), strict=True)
-        shards = [shard.path for path in (*paths, *self.ood) for shard in find_shards(path).shards]
+        named = [_named(argument) for argument in self.predictions]
+        names, paths = [name for name, _ in named], [path for _, path in named]
+        given: list[str | Path] = [*paths, *self.ood]
+        shards = [shard.path for path in given for shard in find_shards(path).shards]
         # Scoring may take minutes: what cannot be written is refused before it.
         if self.html is not None:
             require_file_path(self.html, option="--html")

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from counterpoise._arrays import rows_at_a_time
-from counterpoise.predictions.columns import CONFIDENCES, LABELS, PREDICTED, VALUES, Layout
+from counterpoise.predictions.columns import CONFIDENCES, TEXT_NAMES, VALUES, Layout
 from counterpoise.predictions.digest import Source, verified
 from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.prediction_file import RawTable, refusing
@@ -25,7 +25,7 @@ from counterpoise.predictions.table import Array, PredictionFileError, as_array,
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0, (3, 0): npy.read_array_header_2_0}
 _CLASS_NAMES = "class_names"
 _SAMPLE_ROWS = 1000
-_KNOWN = (*LABELS, *PREDICTED, *CONFIDENCES, *(name for names in VALUES.values() for name in names))
+_KNOWN = (*TEXT_NAMES, *CONFIDENCES, *(name for names in VALUES.values() for name in names), _CLASS_NAMES)
 
 
 def open_npz(path: Path) -> RawTable:
@@ -116,15 +116,21 @@ def _read_archive(file: BufferedReader, *, size: int) -> dict[str, Array]:
             raise PredictionFileError("two of its arrays have one name; which is meant, nobody can tell")
         arrays = {}
         for name, entry in entries.items():
-            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                # Python unpacks the other methods without a limit; NumPy writes neither of them.
-                raise PredictionFileError(
-                    f"array {name!r} is compressed by method {entry.compress_type}; use numpy.savez"
-                )
-            check_expansion(declared=entry.file_size, stored=min(entry.compress_size, size), what=f"array {name!r}")
-            with archive.open(entry) as stream:
-                arrays[name] = _read_array(stream, name, stored=entry.file_size)
+            try:
+                arrays[name] = _read_entry(archive, entry, name, size=size)
+            except ValueError:
+                if name in _KNOWN:
+                    raise
     return arrays
+
+
+def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, *, size: int) -> Array:
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # Python unpacks the other methods without a limit; NumPy writes neither of them.
+        raise PredictionFileError(f"array {name!r} is compressed by method {entry.compress_type}; use numpy.savez")
+    check_expansion(declared=entry.file_size, stored=min(entry.compress_size, size), what=f"array {name!r}")
+    with archive.open(entry) as stream:
+        return _read_array(stream, name, stored=entry.file_size)
 
 
 def _read_array(stream: IO[bytes], name: str, *, stored: int) -> Array:
@@ -133,7 +139,7 @@ def _read_array(stream: IO[bytes], name: str, *, stored: int) -> Array:
     if version not in _HEADERS:
         raise PredictionFileError(f"array {name!r} has version {version} of NumPy's format; save it anew")
     shape, fortran, dtype = _HEADERS[version](stream)
-    if dtype.hasobject or dtype.kind not in "fiubU":
+    if dtype.hasobject or dtype.kind not in "fiubU" or (dtype.kind == "f" and dtype.itemsize > 8):
         raise PredictionFileError(
             f"array {name!r} has dtype {dtype}; only numbers, booleans and text are read: convert it before saving"
         )

@@ -38,6 +38,8 @@ VALUES: dict[Kind, tuple[str, ...]] = {"logits": _LOGITS, "probabilities": _PROB
 _POSITIVE = ("1", "pos", "positive", "true", "yes")
 """What follows the prefix in the name of a binary model's only column: the probability is that of y = 1."""
 DESCRIPTIVE = (*CATEGORIES, "severity", "in_distribution")
+TEXT_NAMES = (*LABELS, *PREDICTED, *CORRECT, *IDS, *DESCRIPTIVE, MODEL)
+"""Columns that are not predictions, whose cells may be text."""
 _SUM_TOLERANCE = 0.05
 _MOST_NAMES = 1000
 
@@ -140,6 +142,7 @@ class Layout:
         correct: the column that says whether it was right, likewise.
         id: the column of ids.
         model: the column that tells several models apart.
+        is_binary: whether one value stands for two classes.
         one_hot: whether labels are rows with a single 1.
         scale: that values are multiplied by.
         sigmoid: whether the values of a multilabel table are logits.
@@ -156,15 +159,11 @@ class Layout:
     correct: str | None = None
     id: str | None = None
     model: str | None = None
+    is_binary: bool = False
     one_hot: bool = False
     scale: float = 1.0
     sigmoid: bool = False
     ignored: tuple[str, ...] = ()
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether one value stands for two classes."""
-        return self.width == 1 and self.kind in VALUES and self.members is None
 
     @property
     def classes(self) -> int:
@@ -306,7 +305,8 @@ def _laid_out(
                 "of them"
             )
         width = _list_width(sample, columns[0])
-        return Layout(kind, columns, width, members=members.get(columns[0]))
+        within = members.get(columns[0])
+        return Layout(kind, columns, width, members=within, is_binary=width == 1 and within is None)
     for name in columns:
         if not _is_number(sample, name):
             raise PredictionFileError(f"column {name!r} holds {sample.schema.field(name).type}, not numbers")
@@ -318,7 +318,7 @@ def _laid_out(
     if labels and (chosen.multilabel or not set(names).intersection(LABELS)):
         names_of = class_names or _suffixes(columns)
         return _multilabel(Layout(kind, columns, len(columns), label=labels, class_names=names_of))
-    return Layout(kind, columns, len(columns), class_names=class_names if len(columns) > 1 else None)
+    return Layout(kind, columns, len(columns), class_names=class_names, is_binary=len(columns) == 1)
 
 
 def _require_no_percentages(sample: pa.RecordBatch, layout: Layout) -> None:
@@ -329,7 +329,7 @@ def _require_no_percentages(sample: pa.RecordBatch, layout: Layout) -> None:
 
 
 def _multilabel(layout: Layout) -> Layout:
-    return replace(layout, kind="multilabel", sigmoid=layout.kind == "logits")
+    return replace(layout, kind="multilabel", sigmoid=layout.kind == "logits", is_binary=False)
 
 
 def _top_label(sample: pa.RecordBatch, confidence: str, chosen: Columns) -> Layout:
@@ -383,7 +383,9 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
 
 def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...]]]:
     """Columns that their names say hold logits or probabilities: one of lists or numbers, or one for each class."""
-    names = {name: _normal(name) for name in sample.schema.names if _is_number(sample, name) or _is_list(sample, name)}
+    names = {
+        name: normal_name(name) for name in sample.schema.names if _is_number(sample, name) or _is_list(sample, name)
+    }
     for kind, known in VALUES.items():
         yield from ((kind, (name,)) for name, normal in names.items() if normal in known)
         wide: dict[str, list[str]] = {}
@@ -394,7 +396,7 @@ def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...
         if kind == "probabilities":
             wide["p"] = [name for name, normal in names.items() if re.fullmatch(r"p_?[0-9]+", normal)]
         for prefix, found in wide.items():
-            if len(found) > 1 or any(_normal(name).removeprefix(prefix).lstrip("_") in _POSITIVE for name in found):
+            if len(found) > 1 or any(normal_name(name).removeprefix(prefix).lstrip("_") in _POSITIVE for name in found):
                 yield kind, tuple(found)
 
 
@@ -406,9 +408,8 @@ def _bare_columns(sample: pa.RecordBatch, chosen: Columns) -> tuple[str, ...]:
         return digits
     label = _one_of(sample.schema.names, LABELS, chosen.label, option="label")
     texts = set() if label is None else set(_texts(sample.column(label)))
-    used = {*LABELS, *PREDICTED, *CORRECT, *IDS, *DESCRIPTIVE}
     floats = tuple(name for name in numbers if pa.types.is_floating(sample.schema.field(name).type))
-    found = tuple(name for name in floats if _normal(name) not in used)
+    found = tuple(name for name in floats if normal_name(name) not in TEXT_NAMES)
     if len(found) > 1 and texts and texts <= set(found) and _sums_to(sample, found, 1):
         return found
     return ()
@@ -417,17 +418,23 @@ def _bare_columns(sample: pa.RecordBatch, chosen: Columns) -> tuple[str, ...]:
 def _unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> PredictionFileError:
     """What to say of a table in which no name tells the predictions; a question, where something could be them."""
     names = sample.schema.names
-    used = {*LABELS, *PREDICTED, *CORRECT, *IDS, *DESCRIPTIVE, MODEL}
-    free = [name for name in names if name and _normal(name) not in used and name != chosen.label]
+    for name in names:
+        if normal_name(name) in (*_LOGITS, *_PROBABILITIES) and (found := _texts(sample.column(name))):
+            return PredictionFileError(
+                f"column {name!r} holds text, such as {found[0]!r:.60}; give each class a column of its own, or write "
+                "lists as Parquet or JSON lines"
+            )
+    free = [name for name in names if name and normal_name(name) not in TEXT_NAMES and name != chosen.label]
     lists = [name for name in free if _is_list(sample, name)]
     numbers = [name for name in free if _is_number(sample, name)]
     label: dict[str, str] = {}
-    if chosen.label is None and chosen.labels is None and not any(_normal(name) in LABELS for name in names):
+    if chosen.label is None and chosen.labels is None and not any(normal_name(name) in LABELS for name in names):
         others = [
             name for name in free if name not in lists and not pa.types.is_floating(sample.schema.field(name).type)
         ]
-        label = {"label": others[0]} if len(others) == 1 else {}
-        numbers = [name for name in numbers if name not in others]
+        if len(others) == 1 < len(free):
+            label = {"label": others[0]}
+            numbers = [name for name in numbers if name not in others]
     groups: dict[str, list[str]] = {}
     for name in numbers:
         groups.setdefault(re.sub(r"[0-9]+$", "", name), []).append(name)
@@ -446,7 +453,8 @@ def _unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> 
     if not choices and predicted is not None:
         choices = [({"confidence": name} | label, f"of the prediction in {predicted!r}") for name in numbers[:2]]
     elif not choices:
-        choices = [({"probabilities": name} | label, "P(y = 1)") for name in numbers[:2]]
+        kinds = ["logits" if normal_name(name).startswith(_LOGITS) else "probabilities" for name in numbers[:2]]
+        choices = [({kind: name} | label, "of y = 1") for kind, name in zip(kinds, numbers, strict=False)]
     if not choices:
         wanted = "'logits' or 'probabilities', or one column 'logit_NAME' or 'probability_NAME' for each class"
         return PredictionFileError(f"the table has no predictions: it needs {wanted}; its columns are {_some(names)}")
@@ -512,7 +520,7 @@ def _one_of(names: Sequence[str], known: Sequence[str], chosen: str | None, *, o
         if not found:
             raise PredictionFileError(f"it has no column {chosen!r} (--{option}); its columns are {_some(names)}")
         return found[0]
-    found = [name for name in names if _normal(name) in known]
+    found = [name for name in names if normal_name(name) in known]
     if len(found) > 1:
         raise AmbiguousInputError(
             f"{' and '.join(map(repr, found))} could each be the column of {option}s",
@@ -548,7 +556,8 @@ def _pattern(columns: tuple[str, ...], names: Sequence[str]) -> str:
     return ",".join(columns)
 
 
-def _normal(name: str) -> str:
+def normal_name(name: str) -> str:
+    """A column's name as known ones are written."""
     return re.sub(r"[ \-.]+", "_", name.strip().casefold())
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from counterpoise.predictions.columns import Layout
+from counterpoise.predictions.columns import TEXT_NAMES, Layout, normal_name
 from counterpoise.predictions.compression import opened
 from counterpoise.predictions.digest import Source, verified
 from counterpoise.predictions.prediction_file import RawTable, refusing
@@ -24,7 +24,7 @@ _WHAT = "CSV file"
 _INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _SURELY_64_BITS = 18
 _DESCRIPTIVE = {"severity": pa.int64(), "in_distribution": pa.bool_()}
-_SEPARATORS = ",;\t| "
+_SEPARATORS = ",;\t|"
 _ENCODINGS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 
@@ -71,14 +71,19 @@ def _dialect(source: Source) -> _Dialect:
     lines = [line for line in text.splitlines()[:100] if line.strip()]
     if not lines:
         raise PredictionFileError("it is empty; write it again")
-    found = []
-    for separator in _SEPARATORS:
-        cells = filter(None, csv.reader(io.StringIO("\n".join(lines)), delimiter=separator))
-        found.append((separator, tuple(next(cells, ())), tuple(next(cells, ()))))
-    # The one that makes the most of the header line, if the line after it has as many cells.
-    separator, names, first = max(found, key=lambda each: (len(each[1]) == len(each[2]) or not each[2], len(each[1])))
+    found = [_split(lines, separator) for separator in _SEPARATORS]
+    # The one that makes most of the header line; a space only where no other makes anything.
+    separator, names, first = max(found, key=lambda each: (len(each[1]), len(each[1]) == len(each[2])))
+    if len(names) == 1:
+        separator, names, first = _split(lines, " ")
     comma = separator != "," and any(re.fullmatch(r"-?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?", cell) for cell in first)
     return _Dialect(names, first, separator, "," if comma else ".", "utf8" if encoding == "utf-8-sig" else encoding)
+
+
+def _split(lines: list[str], separator: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The cells of the header line and of the line after it."""
+    cells = filter(None, csv.reader(io.StringIO("\n".join(lines)), delimiter=separator))
+    return separator, tuple(next(cells, ())), tuple(next(cells, ()))
 
 
 def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:
@@ -88,7 +93,24 @@ def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:
         batch = next(batches, None)
     if batch is None:
         raise PredictionFileError("it has a header line and no rows")
-    return batch
+    columns = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        is_text = pa.types.is_string(column.type) and normal_name(name) not in TEXT_NAMES
+        columns[name] = _as_numbers(column) if is_text and _is_number(column[0].as_py()) else column
+    return pa.record_batch(columns)
+
+
+def _as_numbers(column: pa.Array) -> pa.Array:
+    """A column whose first cell is a number, so that one that is not is refused by row when it is read."""
+    return pa.array([float(cell) if _is_number(cell) else None for cell in column.to_pylist()], pa.float64())
+
+
+def _is_number(cell: str | None) -> bool:
+    try:
+        float(cell or "")
+    except ValueError:
+        return False
+    return True
 
 
 def _batches(

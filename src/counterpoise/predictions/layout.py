@@ -174,9 +174,10 @@ def _labels(
     elif pa.types.is_floating(kind):
         column = _whole(column, name, first_row, width=width)
     labels = _integers(column, name, first_row, missing=MISSING_LABEL)
-    wrong = np.flatnonzero(_given(column) & ((labels < 0) | (labels >= classes)))
+    wrong = np.flatnonzero((labels < MISSING_LABEL) | (labels >= classes))
+    _refuse_signs(labels, name, classes, first_row)
     if len(wrong):
-        from_one = labels[_given(column)].min() == 1 and labels.max() == classes
+        from_one = labels[labels != MISSING_LABEL].min() == 1 and labels.max() == classes
         raise _wrong_label(first_row + int(wrong[0]) // width, name, labels[wrong[0]], classes, from_one=bool(from_one))
     return labels
 
@@ -217,7 +218,7 @@ def _text_labels(
         return int(plain) if is_index(plain) else index.get(text, _TRUTH.get(plain.lower(), classes))
 
     numbers = [number(text) for text in texts]
-    inside = [not text or 0 <= number < classes for text, number in zip(texts, numbers, strict=True)]
+    inside = [MISSING_LABEL <= number < classes for number in numbers]
     wrong = np.flatnonzero(~np.array([*inside, True])[codes])
     if len(wrong):
         given = [each for text, each in zip(texts, numbers, strict=True) if text]
@@ -225,7 +226,19 @@ def _text_labels(
         raise _wrong_label(
             first_row + int(wrong[0]) // width, name, repr(texts[codes[wrong[0]]]), classes, from_one=from_one
         )
-    return np.array([*numbers, MISSING_LABEL], np.int64)[codes]
+    labels = np.array([*numbers, MISSING_LABEL], np.int64)[codes]
+    _refuse_signs(labels, name, classes, first_row)
+    return labels
+
+
+def _refuse_signs(labels: Array, name: str, classes: int, first_row: int) -> None:
+    """Refuse labels that are -1 and 1: half of them would be taken for missing."""
+    found = np.unique(labels).tolist()
+    if classes == 2 and found == [MISSING_LABEL, 1]:
+        row = first_row + int(np.argmin(labels))
+        raise PredictionFileError(
+            f"row {row}, column {name!r} is -1, which stands for a missing label, and no label is 0; write 0 and 1"
+        )
 
 
 def _wrong_label(row: int, name: str, label: object, classes: int, *, from_one: bool) -> PredictionFileError:

@@ -226,7 +226,7 @@ class _Model:
                 for table in file.batches() if ood == name else ():
                     batch = FileBatch(file, table, row, place, ood)
                     for index in np.flatnonzero(batch.identities(batch.keys()) == np.uint64(key)).tolist():
-                        own, here = table.ids[index], f"{file.path} row {row + index}"
+                        own, here = table.ids[index : index + 1].tolist()[0], f"{file.path} row {row + index}"
                         if own in places:
                             raise PredictionFileError(
                                 f"{places[own]} and {here} have the same id, {own!r}: a sample counts once. Drop one "
@@ -265,8 +265,8 @@ class _Model:
         if self.state is None or not self.state.samples:
             notices = "".join(f" ({notice})" for notice in self.notices)
             raise PredictionFileError(
-                f"{self.own.name}: it holds no labelled in-distribution sample; labels are the column 'label', in NPZ "
-                f"the array 'labels'{notices}"
+                f"{self.own.name}: it holds no labelled in-distribution sample; name the column of labels with --label "
+                f"NAME, or a file of them with --labels FILE{notices}"
             )
 
     def scores(self, options: ScoreOptions) -> Scores:
