@@ -12,10 +12,10 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
-SAMPLES = 400
+SAMPLES = 120
 NAMES = ("ant", "bee", "cow", "dog", "eel", "fox")
 CLASSES = len(NAMES)
-OOD_SAMPLES = 150
+OOD_SAMPLES = 60
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _lists(forms: Forms) -> None:
     forms.add("list.feather")
     table = pa.table({"logits": rows, "label": forms.labels})
     with pa.ipc.new_stream(forms.folder / "stream.arrow", table.schema) as stream:
-        stream.write_table(table, max_chunksize=150)
+        stream.write_table(table, max_chunksize=50)
     forms.add("stream.arrow")
 
 

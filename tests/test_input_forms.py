@@ -77,7 +77,7 @@ def test_what_was_taken_for_what_is_said(forms, capsys, monkeypatch):
         (["--label", "y", "--labels", "labels.npy"], "choose one"),
         (["--one-hot", "--multilabel"], "choose one"),
         (["--class-names", "a,b"], "2 class names for 6 classes"),
-        (["--labels", "twice.parquet"], "800 labels for the 400 rows"),
+        (["--labels", "twice.parquet"], "240 labels for the 120 rows"),
         (["--probabilities", "nothing*"], "no column is named 'nothing*' (--probabilities); its columns are 'prob_0'"),
     ],
 )
