@@ -234,6 +234,9 @@ def _binary(forms: Forms) -> None:
     forms.arrays("binary_1.npz", probabilities=p, labels=y, rest=truth)
     forms.arrays("binary_2.npz", probabilities=p[:, None], labels=y, rest=truth)
     forms.arrays("binary_3.npz", logits=np.log(p / (1 - p)), labels=y, rest=truth)
+    forms.table("binary_predicted.csv", {"label": y, "pred_proba": p}, may_ask=True, **truth)
+    texts = np.where(y == 1, "yes", "no")
+    forms.table("binary_text.csv", {"label": texts, "probability": p}, may_ask=True, **truth)
     forms.table("binary_two.csv", {"label": y, "prob_0": 1 - p, "prob_1": p}, **truth)
 
 

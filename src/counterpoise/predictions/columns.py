@@ -360,10 +360,10 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
             return _multilabel(layout)
         if not chosen.one_hot:
             single = "each of the first rows has a single 1" if _single_ones(column) else ""
-            choices: list[tuple[Choice, str]] = [({"one_hot": True}, single), ({"multilabel": True}, "")]
+            readings: list[tuple[Choice, str]] = [({"one_hot": True}, single), ({"multilabel": True}, "")]
             raise AmbiguousInputError(
                 f"column {name!r} has {width} labels a row: a single 1 for the class, or a yes or no for each class",
-                choices if single else choices[::-1],
+                readings if single else readings[::-1],
             )
         return replace(layout, one_hot=True)
     texts = _texts(column)
@@ -373,11 +373,15 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
     if categories is not None and len(categories) == layout.classes:
         return replace(layout, class_names=categories)
     found = sorted(set(texts))[:_MOST_NAMES]
-    sure = "if the outputs are in alphabetical order; else in theirs"
+    choices: list[tuple[Choice, str]] = []
+    if layout.is_binary and len(found) == 2:
+        choices = [({"class_names": ",".join(order)}, f"y = 1 is {order[1]!r}") for order in (found, found[::-1])]
+    elif len(found) == layout.classes:
+        choices = [({"class_names": ",".join(found)}, "if the outputs are in alphabetical order; else in theirs")]
     raise AmbiguousInputError(
         f"the labels in {name!r} are text ({_some(found)}), and nothing says which of the {layout.classes} outputs is "
         "which class",
-        [({"class_names": ",".join(found)}, sure)] if len(found) == layout.classes else [],
+        choices,
     )
 
 
@@ -387,7 +391,10 @@ def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...
         name: normal_name(name) for name in sample.schema.names if _is_number(sample, name) or _is_list(sample, name)
     }
     for kind, known in VALUES.items():
-        yield from ((kind, (name,)) for name, normal in names.items() if normal in known)
+        for name, normal in names.items():
+            # A single number of the "prediction" may be P(y = 1), or the probability of what was predicted.
+            if normal in known and not (_is_number(sample, name) and "pred" in normal):
+                yield kind, (name,)
         wide: dict[str, list[str]] = {}
         for name, normal in names.items():
             parted = re.fullmatch(rf"({'|'.join(known)})(?:_(.+)|([0-9]+))", normal)
