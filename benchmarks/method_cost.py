@@ -23,8 +23,8 @@ from benchmarks.reporting import Check, finish, progress
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.data import named_data
-from counterpoise.training.folder import RunFolder
-from counterpoise.training.networks import load_run, member_folders
+from counterpoise.training.folder import RunFolder, member_folders
+from counterpoise.training.networks import load_run
 from counterpoise.training.progress import quiet
 from counterpoise.training.run import train
 from counterpoise_study.cost import REFERENCE

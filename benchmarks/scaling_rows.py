@@ -26,7 +26,7 @@ from benchmarks.scaling_model import (
     training_memory,
     update_bytes,
 )
-from counterpoise._arrays import rows_at_a_time
+from counterpoise._blocks import rows_at_a_time
 from counterpoise.models import Backbone
 from counterpoise.predictions.parquet import most_rows
 

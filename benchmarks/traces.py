@@ -17,8 +17,7 @@ from counterpoise.models import Backbone
 from counterpoise.recipes import METHODS
 from counterpoise.recipes.config import DataOptions, EngineOptions, OptimizerOptions, Recipe
 from counterpoise.training import named_data, train
-from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder
-from counterpoise.training.networks import member_folders
+from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder, member_folders
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "traces.json"
 EPOCHS, STEPS_AN_EPOCH = 5, 20

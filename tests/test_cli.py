@@ -14,6 +14,7 @@ import torch
 
 from counterpoise import __version__, cli
 from counterpoise.cli.progress import ProgressLine
+from counterpoise.data import SETS
 from counterpoise.functional.confidence import LOGIT_SCORES
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import Header, Predictions, read_predictions, write_predictions
@@ -241,8 +242,15 @@ def test_domains_are_predicted_into_files_of_their_own(monkeypatch, tmp_path):
     monkeypatch.setattr("counterpoise.training.evaluation.predict", lambda *given, **_: paths.append(given[2].name))
     monkeypatch.setattr("counterpoise.training.networks.load_run", lambda _: SimpleNamespace(recipe=Recipe()))
     monkeypatch.setattr("counterpoise.data.load_images", lambda *_, **__: None)
+    (tmp_path / "config.json").write_text(Recipe().to_json())
+    (tmp_path / "primary.safetensors").touch()
+    (tmp_path / "pacs_64").mkdir()
+    for domain in SETS["pacs_64"].domains:
+        (tmp_path / "pacs_64" / f"{domain}.parquet").touch()
+    (tmp_path / "ood_sketch" / "dog").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     for domain in ("photo", "sketch"):
-        Predict(tmp_path, "pacs_64", domain=domain).run()
+        Predict(tmp_path, "pacs_64", domain=domain, data_root=tmp_path).run()
     Predict(tmp_path, "ood_sketch", split="all").run()  # of the model's classes, whatever its name
     assert paths == ["pacs_64_photo_test.parquet", "pacs_64_sketch_test.parquet", "own_ood_sketch_all.parquet"]
 

@@ -23,8 +23,9 @@ from counterpoise.recipes.config import DataOptions, EvaluationOptions, Optimize
 from counterpoise.training import from_images, load_run, resume, train
 from counterpoise.training import run as runs_of_recipes
 from counterpoise.training.checkpoints import read_manifest
-from counterpoise.training.engine import build_logger, fit, require_processes
+from counterpoise.training.engine import build_logger, fit
 from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder, in_use
+from counterpoise.training.preflight import require_processes
 from counterpoise.training.saving import VerifiedCheckpointIO
 from runs import Stop, ending, small_data, small_recipe, striped_images
 

@@ -2,7 +2,7 @@
 
 import importlib
 from functools import cache
-from importlib import metadata
+from importlib.util import find_spec
 from types import ModuleType
 
 
@@ -20,6 +20,18 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         raise ImportError(f"{purpose} needs {error.name}: pip install 'counterpoise[{extra}]'") from None
 
 
+def require_installed(*modules: str, extra: str, purpose: str) -> None:
+    """The same without the import, which may take seconds.
+
+    >>> require_installed("json", "no_such_module", extra="train", purpose="training")
+    Traceback (most recent call last):
+    ...
+    ImportError: training needs no_such_module: pip install 'counterpoise[train]'
+    """
+    if missing := [module for module in modules if find_spec(module) is None]:
+        raise ImportError(f"{purpose} needs {', '.join(missing)}: pip install 'counterpoise[{extra}]'")
+
+
 @cache
 def installed_version(package: str) -> str | None:
     """The version of a package; None where it is not installed.
@@ -27,6 +39,8 @@ def installed_version(package: str) -> str | None:
     >>> installed_version("no-such-package") is None
     True
     """
+    from importlib import metadata  # slow to import
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

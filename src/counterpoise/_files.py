@@ -6,9 +6,12 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @contextmanager
@@ -41,7 +44,7 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, "Tensor"]]:
     """Metadata and tensors of a safetensors file; `ValueError` that names the file if it is none."""
     if Path(path).is_dir():
         raise ValueError(f"{path} is a folder, not a safetensors file")

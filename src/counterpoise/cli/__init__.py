@@ -1,38 +1,28 @@
-"""The `counterpoise` command: one thin module for each subcommand."""
+"""The `counterpoise` command: one thin module for each subcommand, loaded when it is asked for."""
 
-from typing import Annotated
-
-import tyro
+import sys
+from importlib import import_module
+from typing import Any
 
 from counterpoise import __version__
-from counterpoise.cli.doctor import Doctor
-from counterpoise.cli.evaluate import Evaluate
-from counterpoise.cli.export import Export
-from counterpoise.cli.info import Info
-from counterpoise.cli.methods import Methods
-from counterpoise.cli.predict import Predict
-from counterpoise.cli.program import run_program
-from counterpoise.cli.recipe_arguments import named_recipe, with_values_apart
-from counterpoise.cli.recipes import Recipes
-from counterpoise.cli.resume import Resume
-from counterpoise.cli.train import Train
-from counterpoise.cli.tune import Tune
+from counterpoise.cli.program import EXIT_OK, EXIT_USAGE, Runnable, run_program
 
-FROM_RECIPE: dict[str, type[Train | Tune]] = {"train": Train, "tune": Tune}
+COMMANDS = {
+    "train": "train by a recipe, then predict, score and draw the report",
+    "resume": "continue an interrupted run",
+    "tune": "search for the best hyper-parameters on validation images",
+    "predict": "write what a trained model says about a data set",
+    "export": "write a trained model to deploy or to share",
+    "evaluate": "measure how far predictions can be trusted; compare models",
+    "recipes": "list the recipes",
+    "methods": "list the training methods and their hyper-parameters",
+    "info": "print the versions of counterpoise and what it runs on",
+    "doctor": "check that counterpoise works on this machine",
+}
+"""Each is the class of its name, with a capital, in the module of its name."""
+
+FROM_RECIPE = ("train", "tune")
 """Commands whose options have the defaults of the recipe that they name."""
-
-Command = (
-    Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Resume, tyro.conf.subcommand("resume")]
-    | Annotated[Tune, tyro.conf.subcommand("tune")]
-    | Annotated[Predict, tyro.conf.subcommand("predict")]
-    | Annotated[Export, tyro.conf.subcommand("export")]
-    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-    | Annotated[Recipes, tyro.conf.subcommand("recipes")]
-    | Annotated[Methods, tyro.conf.subcommand("methods")]
-    | Annotated[Info, tyro.conf.subcommand("info")]
-    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
-)
 
 
 def main() -> None:
@@ -40,23 +30,56 @@ def main() -> None:
     run_program("counterpoise", __version__, parse)
 
 
-def parse(arguments: list[str]) -> Command:
+def parse(arguments: list[str]) -> Runnable:
     """The command that the arguments ask for; a command that names a recipe has the recipe's defaults."""
-    if arguments[:1] == ["bench"]:
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if name in ("-h", "--help"):
+        print(_help())
+        sys.exit(EXIT_OK)
+    if name == "bench":
         raise ValueError("`bench` is the command `counterpoise-study` now: `pip install counterpoise-study`")
-    kind = FROM_RECIPE.get(arguments[0]) if arguments else None
-    named = named_recipe(arguments[0], arguments[1:]) if kind is not None else None
-    if kind is None or named is None:
-        return tyro.cli(
-            Command,
-            args=arguments,
-            prog="counterpoise",
-            description="Classifiers that know what they don't know. `--version` prints the version.",
-        )
-    name, recipe = named
-    return tyro.cli(
-        kind,
-        default=kind(recipe=name, config=recipe),
-        args=with_values_apart(arguments[1:]),
-        prog=f"counterpoise {arguments[0]}",
-    )
+    if name not in COMMANDS:
+        print(f"counterpoise: {_not_a_command(name)}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+    kind: Any = getattr(import_module(f"counterpoise.cli.{name}"), name.capitalize())
+    if not rest and _needs_nothing(kind):
+        return kind()  # type: ignore[no-any-return]
+    import tyro
+
+    named = None
+    if name in FROM_RECIPE:
+        from counterpoise.cli.recipe_arguments import named_recipe, with_values_apart
+
+        named, rest = named_recipe(name, rest), with_values_apart(rest)
+    default = {} if named is None else {"default": kind(recipe=named[0], config=named[1])}
+    return tyro.cli(kind, args=rest, prog=f"counterpoise {name}", **default)  # type: ignore[no-any-return]
+
+
+def _needs_nothing(kind: Any) -> bool:
+    """Whether every option has a default: a command line without arguments then needs no parser."""
+    from dataclasses import MISSING, fields
+
+    return all((field.default, field.default_factory) != (MISSING, MISSING) for field in fields(kind))
+
+
+def _help() -> str:
+    listed = "\n".join(f"  {name:10}{summary}" for name, summary in COMMANDS.items())
+    return f"""usage: counterpoise COMMAND ...
+
+Classifiers that know what they don't know.
+
+commands:
+{listed}
+
+`counterpoise COMMAND --help` describes a command and its options.
+`counterpoise --version` prints the version."""
+
+
+def _not_a_command(name: str) -> str:
+    if not name:
+        return f"name a command, one of {', '.join(COMMANDS)}; `counterpoise --help` describes them"
+    import difflib
+
+    what = f"there is no {'option' if name.startswith('-') else 'command'} {name!r}"
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f"{what}; {f'did you mean {close[0]}? ' if close else ''}`counterpoise --help` lists the commands"

@@ -6,9 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
 from counterpoise._documents import to_document
+from counterpoise._extras import require_installed
 from counterpoise._text import printable
 from counterpoise.cli.info import described
 from counterpoise.cli.progress import ProgressLine
@@ -57,6 +56,9 @@ class Doctor:
 
     def run(self) -> None:
         """Print a finding as soon as there is one, and in the end what they come to."""
+        if not 0 < self.seconds < math.inf:
+            raise ValueError(f"--seconds must be positive and finite, got {self.seconds:g}")
+        require_installed("lightning", extra="train", purpose="doctor")
         from counterpoise.doctor import CPU, CUDA, TINY, run_checks
 
         device, about = self._device(), described()
@@ -86,8 +88,8 @@ class Doctor:
             raise SystemExit(1)
 
     def _device(self) -> str:
-        if not 0 < self.seconds < math.inf:
-            raise ValueError(f"--seconds must be positive and finite, got {self.seconds:g}")
+        import torch
+
         there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         if self.device == "auto":
             return next((name for name in ("cuda", "mps") if there[name]), "cpu")

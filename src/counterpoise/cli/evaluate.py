@@ -5,16 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 import tyro
 
+from counterpoise._choices import (
+    DEFAULT_BINS,
+    DEFAULT_LEVEL,
+    DEFAULT_RISK,
+    LOGIT_SCORES,
+    require_count,
+    require_level,
+    require_score,
+)
+from counterpoise._extras import require_installed
 from counterpoise._text import printable
-from counterpoise.cli.paths import require_file_path, require_folder_path
+from counterpoise.cli.paths import require_file_path, require_folder_path, require_prediction_files
 from counterpoise.cli.progress import ProgressLine
-from counterpoise.functional.calibration import DEFAULT_BINS
-from counterpoise.functional.confidence import LOGIT_SCORES
-from counterpoise.functional.intervals import DEFAULT_LEVEL
-from counterpoise.metrics.selective import DEFAULT_RISK
 
 if TYPE_CHECKING:
     from counterpoise.metrics.comparison import Evaluation
@@ -94,9 +99,8 @@ class Evaluate:
     """Batches that are measured at a time, each by one thread, while one more thread reads."""
 
     def run(self) -> None:
-        # The report's libraries load where they are used: `counterpoise info` needs none of them.
+        # What is wrong with the command is said before torch is imported.
         from counterpoise.predictions import AmbiguousInputError, find_shards
-        from counterpoise.scoring import score_files
 
         if sum((self.json, self.markdown, self.latex, self.csv)) > 1:
             raise ValueError("choose one of --json, --markdown, --latex and --csv")
@@ -104,17 +108,30 @@ class Evaluate:
             raise ValueError(f"--risk must lie between 0 and 1, got {self.risk}")
         if self.bins > MOST_BINS:
             raise ValueError(f"--bins must be at most {MOST_BINS:,}, got {self.bins:,}")
+        require_count(self.bins, "bins")
+        require_level(self.level)
+        require_score(self.score)
+        if not self.predictions:
+            raise ValueError("evaluate needs at least one file of predictions")
         named = [_named(argument) for argument in self.predictions]
         names, paths = [name for name, _ in named], [path for _, path in named]
+        columns = self._columns()
         given: list[str | Path] = [*paths, *self.ood]
         shards = [shard.path for path in given for shard in find_shards(path).shards]
+        require_prediction_files(shards)
         # Scoring may take minutes: what cannot be written is refused before it.
+        if self.html is not None or self.figures is not None:
+            require_installed("matplotlib", "jinja2", extra="report", purpose="the report")
         if self.html is not None:
             require_file_path(self.html, option="--html")
             if self.html.resolve() in {path.resolve() for path in shards}:
                 raise ValueError(f"--html {self.html} is a file of predictions, which would be overwritten")
         if self.figures is not None:
             require_folder_path(self.figures, option="--figures")
+        import torch
+
+        from counterpoise.scoring import score_files
+
         # Operations on a batch are too small to share; batches are not.
         torch.set_num_threads(1)
         progress = ProgressLine()
@@ -126,7 +143,7 @@ class Evaluate:
                 paths,
                 names=names,
                 ood=self.ood,
-                columns=self._columns(),
+                columns=columns,
                 read_as=self.read_as,
                 score=self.score,
                 bins=self.bins,

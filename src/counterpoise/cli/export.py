@@ -1,11 +1,13 @@
 """`counterpoise export`: the trained primary as a file to deploy, or as a folder to share."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from counterpoise._extras import require_installed
 from counterpoise.cli.evaluate import Flag
 from counterpoise.cli.paths import require_file_path, require_folder_path
 
@@ -49,9 +51,6 @@ class Export:
     """For hub: make a new repository that everybody can see."""
 
     def run(self) -> None:
-        from counterpoise.training import load_run
-        from counterpoise.training.networks import Members
-
         if self.to != "hub" and (self.license or self.repo or self.public):
             raise ValueError("--license, --repo and --public are for --to hub")
         if self.public and not self.repo:
@@ -62,6 +61,14 @@ class Export:
             require_file_path(self.out, option="--out")
         if self.to == "hub" and self.member is not None:
             raise ValueError(_ENSEMBLE_SHARED)
+        self._require_temperature()
+        self._require_extras()
+        from counterpoise.training.folder import RunFolder, trained_folders
+
+        trained_folders(RunFolder(self.folder), member=self.member)
+        from counterpoise.training import load_run
+        from counterpoise.training.networks import Members
+
         trained = load_run(self.folder, member=self.member)
         if isinstance(trained.model, Members):
             if self.to == "hub":
@@ -110,6 +117,25 @@ class Export:
         save_pretrained(trained.model, path, config=config, card=card)
         print(push_to_hub(path, self.repo, private=not self.public) if self.repo else path)
 
+    def _require_extras(self) -> None:
+        if self.to == "onnx":
+            require_installed("onnx", "onnxruntime", "onnxscript", extra="export", purpose="export to ONNX")
+        if self.to == "hub":
+            require_installed("jinja2", "matplotlib", "huggingface_hub", extra="hub", purpose="a model card")
+
+    def _require_temperature(self) -> None:
+        if self.temperature == FITTED and self.member is not None:
+            raise ValueError("validation predictions are of the whole ensemble: give a member's temperature by number")
+        if self.temperature in (None, FITTED):
+            return
+        try:
+            float(self.temperature)
+        except ValueError:
+            if not Path(self.temperature).is_file():
+                raise ValueError(
+                    f"--temperature {self.temperature} is neither {FITTED}, nor a number, nor a file"
+                ) from None
+
     def _temperature(self) -> "Temperature":
         from counterpoise.calibrators import TemperatureScaling, load_calibrator
         from counterpoise.scoring import fit_temperature
@@ -119,18 +145,9 @@ class Export:
         if self.temperature is None:
             return None
         if self.temperature == FITTED:
-            if self.member is not None:
-                raise ValueError(
-                    "validation predictions are of the whole ensemble: give a member's temperature by number"
-                )
             return fit_temperature(prediction_file(RunFolder(self.folder), "validation"))
-        try:
+        with suppress(ValueError):
             return float(self.temperature)
-        except ValueError:
-            if not Path(self.temperature).is_file():
-                raise ValueError(
-                    f"--temperature {self.temperature} is neither {FITTED}, nor a number, nor a file"
-                ) from None
         calibrator = load_calibrator(self.temperature)
         if not isinstance(calibrator, TemperatureScaling):
             raise ValueError(

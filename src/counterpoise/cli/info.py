@@ -3,8 +3,6 @@
 import platform
 from dataclasses import dataclass
 
-import torch
-
 import counterpoise
 from counterpoise._extras import installed_version
 
@@ -37,6 +35,8 @@ class Info:
 
 def described() -> dict[str, str]:
     """Versions and devices, by what they are of."""
+    import torch
+
     packages = {package: installed_version(package) or "not installed" for package in PACKAGES}
     return {
         "counterpoise": counterpoise.__version__,
@@ -47,6 +47,8 @@ def described() -> dict[str, str]:
 
 
 def _accelerators() -> list[str]:
+    import torch
+
     if torch.backends.mps.is_available():
         return ["MPS"]
     properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]

@@ -1,7 +1,19 @@
-"""Paths to write to, checked before the work whose result they are for."""
+"""Paths, checked before the work that they are for, and before torch is imported for it."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+
+
+def require_prediction_files(paths: Iterable[Path]) -> None:
+    """Refuse files that are not there, or are of another format."""
+    from counterpoise.predictions.formats import FORMATS, is_prediction_file
+
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: there is no such file; a folder or a glob in quotes stands for its files")
+        if not is_prediction_file(path):
+            raise ValueError(f"{path}: predictions are read from {', '.join(FORMATS)}, told by the suffix")
 
 
 def require_file_path(path: Path, *, option: str) -> None:

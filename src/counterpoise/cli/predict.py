@@ -38,17 +38,23 @@ class Predict:
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
 
     def run(self) -> None:
-        from counterpoise.data import load_images
-        from counterpoise.training.devices import require_device
-        from counterpoise.training.evaluation import OOD_PREFIX, predict, prediction_file
-        from counterpoise.training.folder import RunFolder
-        from counterpoise.training.networks import load_run
+        from counterpoise.data.sources import resolve
+        from counterpoise.recipes.config import corruption_names
+        from counterpoise.training.folder import RunFolder, trained_folders
 
-        require_device(self.device)
         if self.out is not None:
             require_file_path(self.out, option="--out")
             if self.out.suffix.lower() != ".parquet":
                 raise ValueError(f"--out {self.out}: predictions are written as Parquet; give it the ending .parquet")
+        trained_folders(RunFolder(self.folder))
+        resolve(self.data, root=self.data_root)
+        corruption_names(self.corruptions)
+        from counterpoise.data import load_images
+        from counterpoise.training.devices import require_device
+        from counterpoise.training.evaluation import OOD_PREFIX, predict, prediction_file
+        from counterpoise.training.networks import load_run
+
+        require_device(self.device)
         trained = load_run(self.folder)
         usual = self._usual_foreign_split()
         split = usual or self.split

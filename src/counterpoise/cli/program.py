@@ -6,11 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-import torch
-
 from counterpoise._text import printable
 
-EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_UNREAD = 0, 1, 130, 141
+EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_UNREAD = 0, 1, 2, 130, 141
 """Exit codes; 2 is a command line that cannot be parsed, 141 what a shell gives a program that nobody reads."""
 
 
@@ -38,7 +36,10 @@ def run_program(name: str, version: str, parse: Callable[[list[str]], Runnable])
         sys.exit(EXIT_UNREAD)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(error, torch.OutOfMemoryError):
+            raise
         advice = "a smaller batch (of training --batch, of predictions --evaluation.batch) needs less"
         print(f"{name}: {printable(str(error).splitlines()[0])}; {advice}", file=sys.stderr)
         sys.exit(EXIT_ERROR)

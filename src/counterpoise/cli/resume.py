@@ -27,9 +27,10 @@ class Resume:
 
     def run(self) -> None:
         from counterpoise.training.folder import RunFolder
+        from counterpoise.training.preflight import require_possible
 
         # What is no run is refused at once, before the engine is imported.
-        RunFolder(self.folder).recipe()
+        require_possible(RunFolder(self.folder).recipe(), root=self.data_root)
         from counterpoise.training import resume
 
         command = resume_command(self.folder, allow=self.allow, data_root=self.data_root)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from counterpoise._choices import DEFAULT_RISK
+from counterpoise.cli.paths import require_folder_path
 from counterpoise.cli.progress import write
 from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
-from counterpoise.metrics.selective import DEFAULT_RISK
 from counterpoise.recipes.config import Recipe
-from counterpoise.recipes.methods import method_named
 
 if TYPE_CHECKING:
     from counterpoise.metrics.comparison import Evaluation
@@ -45,10 +45,18 @@ class Train:
         if self.against:
             self._compare()
             return
-        method_named(self.config.method)
-        from counterpoise.training import train
+        from counterpoise.training.folder import RunFolder, require_new
+        from counterpoise.training.preflight import require_possible
 
         folder = self._folder(self.config)
+        require_possible(self.config, root=self.data_root)
+        require_folder_path(folder, option="--out")
+        if (
+            self.config.engine.devices * self.config.engine.nodes == 1
+        ):  # else the run may be this one's, of another rank
+            require_new(RunFolder(folder))
+        from counterpoise.training import train
+
         with resume_hint(resume_command(folder, data_root=self.data_root), run=folder):
             evaluation = train(self.config, folder, root=self.data_root)
         print_outcome(evaluation, folder)
@@ -56,13 +64,15 @@ class Train:
     def _compare(self) -> None:
         """Train every method that is not trained yet, then set them side by side."""
         from counterpoise.training.folder import RunFolder
+        from counterpoise.training.preflight import require_possible
 
         # Another method has other hyper-parameters: those that were given are of the first.
         configs = [self.config, *(replace(self.config, method=method, hyper={}) for method in self.against)]
         if len({config.method for config in configs}) < len(configs):
             raise ValueError(f"--against names a method twice, or {self.config.method}, which is trained anyway")
         for config in configs:
-            method_named(config.method)
+            require_possible(config, root=self.data_root)
+            require_folder_path(self._folder(config), option="--out")
             run = RunFolder(self._folder(config))
             if run.config.exists() and run.recipe() != config:
                 raise ValueError(f"{run.path} holds another run of {config.method}; choose another folder with --out")
@@ -89,12 +99,13 @@ class Train:
 @contextmanager
 def resume_hint(command: str, *, run: Path) -> Iterator[None]:
     """After Ctrl-C, say which command continues a run that has begun."""
-    from counterpoise.training.distributed import is_first_process
     from counterpoise.training.folder import RunFolder
 
     try:
         yield
     except KeyboardInterrupt:
+        from counterpoise.training.distributed import is_first_process
+
         if is_first_process() and RunFolder(run).config.exists():
             say_interrupted(f"to continue: {command}")
         raise

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from counterpoise._extras import require_installed
+from counterpoise.cli.paths import require_folder_path
 from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
 from counterpoise.cli.train import DataRoot
 from counterpoise.recipes.catalog import RECIPES
@@ -45,9 +47,14 @@ class Tune:
         if self.trials < 1:
             raise ValueError(f"--trials must be at least 1, got {self.trials}")
         ranges = [parse_range(text, self.config) for text in self.search] or default_ranges(self.config)
+        from counterpoise.training.preflight import require_possible
+
+        require_possible(self.config, root=self.data_root)
+        require_installed("optuna", extra="tune", purpose="tuning")
+        folder = self.out or Path("runs") / f"{self.recipe}-{self.config.method}-tune"
+        require_folder_path(folder, option="--out")
         from counterpoise.training.tuning import tune
 
-        folder = self.out or Path("runs") / f"{self.recipe}-{self.config.method}-tune"
         found = tune(self.config, ranges, folder, trials=self.trials, measure=self.measure, root=self.data_root)
         print_search(found, folder, recipe=self.recipe, data_root=self.data_root)
 

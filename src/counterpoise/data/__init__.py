@@ -1,14 +1,29 @@
 """Data sets by name or path, splits, augmentation, corruptions.
 
-Importing this loads torch and numpy; what decodes images or reaches the hub is loaded when it is used.
+What needs torch is loaded when it is used, and so is what decodes images or reaches the hub.
 """
 
-from counterpoise.data.augment import Augmentation, normalised
-from counterpoise.data.images import Images, hold_out, load_images
-from counterpoise.data.memory import Batch, MemoryLoader
+from typing import TYPE_CHECKING
+
+from counterpoise._lazy import lazily
 from counterpoise.data.sets import SETS, ImageSet
 from counterpoise.data.sources import DataSource, resolve
-from counterpoise.data.stream import StreamLoader, sample_ids
+
+if TYPE_CHECKING:
+    from counterpoise.data.augment import Augmentation, normalised
+    from counterpoise.data.images import Images, hold_out, load_images
+    from counterpoise.data.memory import Batch, MemoryLoader
+    from counterpoise.data.stream import StreamLoader, sample_ids
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "augment": "Augmentation normalised",
+            "images": "Images hold_out load_images",
+            "memory": "Batch MemoryLoader",
+            "stream": "StreamLoader sample_ids",
+        },
+    )
 
 __all__ = [
     "SETS",

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-DEFAULT_BINS = 15
-"""As in the code of the methods that calibration papers compare."""
+from counterpoise._choices import DEFAULT_BINS as DEFAULT_BINS
 
 
 @dataclass(frozen=True)

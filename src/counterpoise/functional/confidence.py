@@ -6,17 +6,14 @@ Scores over logits are computed in float32 or float64, never in half precision, 
 import torch
 from torch import Tensor
 
+from counterpoise._choices import LOGIT_SCORES as LOGIT_SCORES
+from counterpoise._choices import PROBABILITY_SCORES as PROBABILITY_SCORES
+from counterpoise._choices import require_score
 from counterpoise.functional.losses import entropy
 from counterpoise.functional.reduction import upcast
 
-PROBABILITY_SCORES = ("max_softmax", "negative_entropy", "margin")
-"""Scores that probabilities suffice for."""
-
 UNIT_INTERVAL_SCORES = ("max_softmax", "margin")
 """Scores that lie in [0, 1]."""
-
-LOGIT_SCORES = (*PROBABILITY_SCORES, "max_logit", "energy")
-"""All scores."""
 
 
 def max_softmax(probabilities: Tensor) -> Tensor:
@@ -55,8 +52,7 @@ def confidence_score(name: str, *, logits: Tensor | None = None, probabilities: 
     """
     if (logits is None) == (probabilities is None):
         raise ValueError("give either logits or probabilities")
-    if name not in LOGIT_SCORES:
-        raise ValueError(f"unknown confidence score {name!r}; choose from {', '.join(LOGIT_SCORES)}")
+    require_score(name)
     if logits is not None:
         if name == "max_logit":
             return max_logit(logits)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoise._choices import DEFAULT_LEVEL as DEFAULT_LEVEL
 from counterpoise.functional.calibration import (
     BinSums,
     brier_calibration,
@@ -21,7 +22,6 @@ from counterpoise.functional.calibration import (
 )
 from counterpoise.functional.detection import LARGEST_DETECTION_ERROR, RankCounts, auroc, merged_groups, rates
 
-DEFAULT_LEVEL = 0.95
 BOOTSTRAP_RESAMPLES = 1000
 BOOTSTRAP_GROUPS = 1024
 """A bootstrap merges neighbouring scores into at most this many groups; its point estimate does not."""

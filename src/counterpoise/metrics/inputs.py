@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterpoise._arrays import as_tensor, class_indices, dtype_name, rows_at_a_time
+from counterpoise._arrays import as_tensor, class_indices, dtype_name
+from counterpoise._blocks import rows_at_a_time
 from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES, confidence_score
 from counterpoise.functional.reduction import upcast
 

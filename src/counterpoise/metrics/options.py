@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from counterpoise._choices import require_count as require_count
+from counterpoise._choices import require_level as require_level
+from counterpoise._choices import require_score as require_score
 from counterpoise.functional.calibration import DEFAULT_BINS
-from counterpoise.functional.confidence import LOGIT_SCORES
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics.estimates import KEY_INFO
 from counterpoise.metrics.protocol import Metric
@@ -52,21 +54,3 @@ class ScoreOptions:
     def groups(self) -> int:
         """Jackknife groups that sums are kept for."""
         return JACKKNIFE_GROUPS if self.paired else 1
-
-
-def require_score(score: str) -> None:
-    """Refuse what is not the name of a confidence score."""
-    if score not in LOGIT_SCORES:
-        raise ValueError(f"unknown confidence score {score!r}; choose from {', '.join(LOGIT_SCORES)}")
-
-
-def require_count(value: object, name: str, *, least: int = 1) -> None:
-    """Refuse what is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
-def require_level(level: object) -> None:
-    """Refuse what is no nominal coverage."""
-    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level!r}")

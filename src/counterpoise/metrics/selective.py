@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
+from counterpoise._choices import DEFAULT_RISK as DEFAULT_RISK
 from counterpoise.functional.intervals import DEFAULT_LEVEL, wilson_interval
 from counterpoise.metrics.scores import RankingScores
-
-DEFAULT_RISK = 0.05
-"""Accepted predictions may be wrong this often, unless the user says otherwise."""
 
 
 @dataclass(frozen=True)

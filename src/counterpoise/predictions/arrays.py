@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib import format as npy
 
-from counterpoise._arrays import rows_at_a_time
+from counterpoise._blocks import rows_at_a_time
 from counterpoise.predictions.columns import CONFIDENCES, TEXT_NAMES, VALUES, Layout
 from counterpoise.predictions.digest import Source, verified
 from counterpoise.predictions.limits import check_expansion

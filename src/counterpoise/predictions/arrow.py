@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from counterpoise._arrays import rows_at_a_time
+from counterpoise._blocks import rows_at_a_time
 from counterpoise.predictions.columns import Layout
 from counterpoise.predictions.digest import Source, verified
 from counterpoise.predictions.prediction_file import RawTable, refusing

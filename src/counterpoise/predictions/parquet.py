@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from counterpoise._arrays import rows_at_a_time
+from counterpoise._blocks import rows_at_a_time
 from counterpoise._files import digest_of, replacing
 from counterpoise.predictions.columns import Layout
 from counterpoise.predictions.digest import Source, digest_path, verified, write_digest

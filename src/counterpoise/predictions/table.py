@@ -1,12 +1,12 @@
 """`Predictions`: what a classifier said about some samples, with what is known of the samples, in memory."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 Kind = Literal["logits", "probabilities", "confidence", "multilabel"]
 KINDS: tuple[Kind, ...] = ("logits", "probabilities")
@@ -281,7 +281,8 @@ def _taken(column: Any, rows: Any) -> Any:
 
 def as_array(values: Any) -> Array:
     """An array from a tensor, an array or lists; bfloat16, which NumPy has not, becomes float32."""
-    if isinstance(values, Tensor):
+    torch = sys.modules.get("torch")  # who has a tensor has loaded it
+    if torch is not None and isinstance(values, torch.Tensor):
         tensor = values.detach().cpu()
         return np.asarray(tensor.float().numpy() if str(tensor.dtype) == "torch.bfloat16" else tensor.numpy())
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):

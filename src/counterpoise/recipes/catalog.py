@@ -92,7 +92,8 @@ def digits() -> Recipe:
     """Handwritten digits of 8x8 pixels that come with scikit-learn: no download, seconds.
 
     Few images and many epochs, so that a plain network becomes overconfident. The auxiliary learns at half the
-    primary's rate: there are too few steps for the usual tenth.
+    primary's rate: there are too few steps for the usual tenth. One thread: a step is too small to be shared, and a
+    second one would spend its time waiting.
     """
     cnn = Backbone(name="cnn", width=32)
     return Recipe(
@@ -102,7 +103,7 @@ def digits() -> Recipe:
         batch=40,
         data=DataOptions(name="digits", limit=150, held_out=30, padding=0, flip=False),
         optimizer=OptimizerOptions(auxiliary_lr=0.05, schedule="cosine", warmup=2.0, nesterov=True, weight_decay=0.0),
-        engine=EngineOptions(checkpoint_epochs=20),
+        engine=EngineOptions(threads=1, checkpoint_epochs=20),
     )
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from counterpoise._choices import EXTRA_CORRUPTIONS, SEVERITIES, STANDARD_CORRUPTIONS
 from counterpoise._documents import from_document, to_document
-from counterpoise.data.corruptions import CORRUPTIONS, SEVERITIES, STANDARD
 from counterpoise.models import Backbone
 from counterpoise.recipes.checks import negative, not_between_0_and_1, not_positive, refuse
 from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest
@@ -279,8 +279,9 @@ def corruption_names(given: tuple[str, ...]) -> list[str]:
     >>> corruption_names(("fog", "standard"))[:2]
     ['fog', 'gaussian_noise']
     """
-    groups = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}
+    known = (*STANDARD_CORRUPTIONS, *EXTRA_CORRUPTIONS)
+    groups = {"standard": STANDARD_CORRUPTIONS, "all": known}
     names = [name for entry in given for name in groups.get(entry, (entry,))]
-    if unknown := [name for name in names if name not in CORRUPTIONS]:
-        raise ValueError(f"there is no corruption {', '.join(unknown)}; there are {', '.join(CORRUPTIONS)}")
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"there is no corruption {', '.join(unknown)}; there are {', '.join(known)}")
     return list(dict.fromkeys(names))

@@ -7,26 +7,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
-from counterpoise.functional.batch_terms import dca_term, dtdp_term, mdca_term, mmce_term
-from counterpoise.functional.losses import (
-    cross_entropy,
-    entropy_regularised,
-    focal,
-    focal_sample_dependent,
-    label_smoothing,
-)
-from counterpoise.objectives import (
-    DeepMutualLearning,
-    Loss,
-    LossSum,
-    MutualTransport,
-    Objective,
-    SupervisedObjective,
-    linear_warmup,
-)
+    from counterpoise.objectives import Objective
 
 PAPER = "the MTE paper's grid"
 USUAL = "usual values; none in the MTE paper"
@@ -36,7 +22,7 @@ ALPHA_GRID = (0.4, 0.6, 0.8, 1.0, 1.2)
 
 GAMMA_GRID = (1.0, 2.0, 3.0)
 
-Build = Callable[..., Objective]
+Build: TypeAlias = "Callable[..., Objective]"
 """`build(models, **choice)` takes one value of each hyper-parameter, tuned or fixed, by name."""
 
 
@@ -84,51 +70,48 @@ class Method:
         return usual | dict(hyper)
 
 
-def _loss(loss: Loss) -> Build:
-    """A loss whose hyper-parameters are its keyword arguments."""
+def _loss(name: str) -> Build:
+    """A function of `counterpoise.functional.losses` whose hyper-parameters are its keyword arguments.
 
-    def build(models: Sequence[nn.Module], **choice: float) -> Objective:
+    By name, because the table is read without torch.
+    """
+
+    def build(models: "Sequence[nn.Module]", **choice: float) -> "Objective":
+        from counterpoise.functional import losses
+        from counterpoise.objectives import SupervisedObjective
+
         (model,) = models
-        return SupervisedObjective(model, partial(loss, **choice))
+        return SupervisedObjective(model, partial(getattr(losses, name), **choice))
 
     return build
 
 
-def _loss_made_by(factory: Callable[..., Loss]) -> Build:
-    """A loss that a function makes from its hyper-parameters."""
+def _loss_and_term(loss: str, term: str, *, weight: str) -> Build:
+    """A loss and a function of `counterpoise.functional.batch_terms`, whose weight is the hyper-parameter so named."""
 
-    def build(models: Sequence[nn.Module], **choice: float) -> Objective:
-        (model,) = models
-        return SupervisedObjective(model, factory(**choice))
+    def build(models: "Sequence[nn.Module]", **choice: float) -> "Objective":
+        from counterpoise.functional import batch_terms, losses
+        from counterpoise.objectives import LossSum, SupervisedObjective
+
+        (model,), factor = models, choice.pop(weight)
+        base = partial(getattr(losses, loss), **choice)
+        return SupervisedObjective(model, LossSum(base, getattr(batch_terms, term), weight=factor))
 
     return build
 
 
-def _mutual_transport(models: Sequence[nn.Module], *, alpha: float, alpha_warmup: float) -> Objective:
+def _mutual_transport(models: "Sequence[nn.Module]", *, alpha: float, alpha_warmup: float) -> "Objective":
+    from counterpoise.objectives import MutualTransport, linear_warmup
+
     return MutualTransport(
         models[0], models[1:], linear_warmup(alpha, fraction=alpha_warmup) if alpha_warmup else alpha
     )
 
 
-def _deep_mutual(models: Sequence[nn.Module], *, alpha: float) -> Objective:
+def _deep_mutual(models: "Sequence[nn.Module]", *, alpha: float) -> "Objective":
+    from counterpoise.objectives import DeepMutualLearning
+
     return DeepMutualLearning(models, alpha)
-
-
-def _dca(beta: float) -> Loss:
-    return LossSum(cross_entropy, dca_term, weight=beta)
-
-
-def _mmce(weight: float) -> Loss:
-    return LossSum(cross_entropy, mmce_term, weight=weight)
-
-
-def _focal_mdca(gamma: float, beta: float) -> Loss:
-    return LossSum(partial(focal, gamma=gamma), mdca_term, weight=beta)
-
-
-def _focal_dtdp(gamma: float, weight: float) -> Loss:
-    # The loss of the method alone; its pruning is a callback of the training engine.
-    return LossSum(partial(focal, gamma=gamma), dtdp_term, weight=weight)
 
 
 _CONSTANT_ALPHA = {"alpha_warmup": 0.0}
@@ -137,25 +120,40 @@ _CONSTANT_ALPHA = {"alpha_warmup": 0.0}
 _SHARE = {"alpha_warmup": (0.0, 1.0)}
 
 METHODS: dict[str, Method] = {
-    "ce": Method("Cross-entropy", 1, _loss(cross_entropy), {}, PAPER),
+    "ce": Method("Cross-entropy", 1, _loss("cross_entropy"), {}, PAPER),
     "ls": Method(
         "Label smoothing",
         1,
-        _loss(label_smoothing),
+        _loss("label_smoothing"),
         {"smoothing": (0.05, 0.1)},
         USUAL,
         bounds={"smoothing": (0.0, 1.0)},
     ),
-    "er": Method("Entropy regularisation", 1, _loss(entropy_regularised), {"beta": (0.05, 0.1, 0.2)}, USUAL),
-    "dca": Method("DCA", 1, _loss_made_by(_dca), {"beta": (0.5, 1.0, 5.0, 10.0)}, PAPER),
-    "mmce": Method("MMCE", 1, _loss_made_by(_mmce), {"weight": (1.0, 2.0, 3.0, 4.0)}, PAPER),
-    "fl": Method("Focal loss", 1, _loss(focal), {"gamma": GAMMA_GRID}, PAPER),
-    "flsd53": Method("FLSD-53", 1, _loss(focal_sample_dependent), {}, FLSD),
-    "fl-mdca": Method("FL+MDCA", 1, _loss_made_by(_focal_mdca), {"gamma": GAMMA_GRID, "beta": (1.0,)}, PAPER),
-    "fl-dtdp": Method(
-        "FL+DTDP", 1, _loss_made_by(_focal_dtdp), {"gamma": GAMMA_GRID, "weight": (5.0, 10.0)}, PAPER, prunes=True
+    "er": Method("Entropy regularisation", 1, _loss("entropy_regularised"), {"beta": (0.05, 0.1, 0.2)}, USUAL),
+    "dca": Method(
+        "DCA", 1, _loss_and_term("cross_entropy", "dca_term", weight="beta"), {"beta": (0.5, 1.0, 5.0, 10.0)}, PAPER
     ),
-    "de3": Method("Deep ensemble of 3", 1, _loss(cross_entropy), {}, PAPER, members=3),
+    "mmce": Method(
+        "MMCE",
+        1,
+        _loss_and_term("cross_entropy", "mmce_term", weight="weight"),
+        {"weight": (1.0, 2.0, 3.0, 4.0)},
+        PAPER,
+    ),
+    "fl": Method("Focal loss", 1, _loss("focal"), {"gamma": GAMMA_GRID}, PAPER),
+    "flsd53": Method("FLSD-53", 1, _loss("focal_sample_dependent"), {}, FLSD),
+    "fl-mdca": Method(
+        "FL+MDCA", 1, _loss_and_term("focal", "mdca_term", weight="beta"), {"gamma": GAMMA_GRID, "beta": (1.0,)}, PAPER
+    ),
+    "fl-dtdp": Method(  # its loss; its pruning is a callback of the training engine
+        "FL+DTDP",
+        1,
+        _loss_and_term("focal", "dtdp_term", weight="weight"),
+        {"gamma": GAMMA_GRID, "weight": (5.0, 10.0)},
+        PAPER,
+        prunes=True,
+    ),
+    "de3": Method("Deep ensemble of 3", 1, _loss("cross_entropy"), {}, PAPER, members=3),
     "dml": Method("DML", 2, _deep_mutual, {"alpha": ALPHA_GRID}, "MTE's grid"),
     "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, fixed=_CONSTANT_ALPHA, bounds=_SHARE),
     "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, fixed=_CONSTANT_ALPHA, bounds=_SHARE),

@@ -1,24 +1,33 @@
 """Everything that touches the engine: the LightningModule over an objective, schedules, checkpoints, run folders.
 
-What needs the engine is imported when it is asked for: Lightning takes seconds, and a run can be read without it.
+What needs torch or the engine is imported when it is asked for: they take seconds, and what is wrong with a command is
+said without them.
 """
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from counterpoise._extras import require
+from counterpoise._extras import require_installed
+from counterpoise._lazy import lazily
 
-if find_spec("lightning") is None:
-    require("lightning", extra="train", purpose="training")
-
-from counterpoise.training.data import RunData, from_images, named_data
-from counterpoise.training.evaluation import predict
-from counterpoise.training.networks import Trained, load_run
+require_installed("lightning", extra="train", purpose="training")
 
 if TYPE_CHECKING:
+    from counterpoise.training.data import RunData, from_images, named_data
+    from counterpoise.training.evaluation import predict
     from counterpoise.training.module import ObjectiveModule
+    from counterpoise.training.networks import Trained, load_run
     from counterpoise.training.run import resume, train
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "data": "RunData from_images named_data",
+            "evaluation": "predict",
+            "module": "ObjectiveModule",
+            "networks": "Trained load_run",
+            "run": "resume train",
+        },
+    )
 
 __all__ = [
     "ObjectiveModule",
@@ -31,11 +40,3 @@ __all__ = [
     "resume",
     "train",
 ]
-
-_OF_THE_ENGINE = {"ObjectiveModule": "module", "resume": "run", "train": "run"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _OF_THE_ENGINE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_OF_THE_ENGINE[name]}"), name)

@@ -7,7 +7,6 @@ import secrets
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -228,23 +227,6 @@ def _silence() -> None:
     )
     for text in silenced:
         warnings.filterwarnings("ignore", message=f".*{text}.*")
-
-
-def require_processes(engine: EngineOptions) -> None:
-    """Refuse a launcher that started more or fewer processes than the recipe shares the work between."""
-    started = os.environ.get("WORLD_SIZE") if "TORCHELASTIC_RUN_ID" in os.environ else None
-    wanted = engine.devices * engine.nodes
-    if started is not None and int(started) != wanted:
-        raise ValueError(
-            f"torchrun started {started} processes, the recipe is for {wanted}; set engine.devices to the processes on "
-            "each machine, and engine.nodes to the machines"
-        )
-
-
-def require_loggers(names: Collection[LoggerName]) -> None:
-    """Refuse loggers that are not installed."""
-    if missing := [name for name in names if find_spec(name) is None]:
-        raise ImportError(f"engine.loggers needs {', '.join(missing)}: pip install {' '.join(missing)}")
 
 
 def build_logger(name: LoggerName, *, folder: Path, step: int) -> Logger:

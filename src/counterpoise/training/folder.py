@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import torch
-
 import counterpoise
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
 from counterpoise._files import replacing, write_text
 from counterpoise._locks import acquired, lock_of
 from counterpoise.recipes.config import Allowance, Measure, Recipe, version_1_digest
+from counterpoise.recipes.methods import METHODS, method_named
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.environment", 1
 PACKAGES = ("torch", "torchvision", "lightning", "numpy", "datasets", "pyarrow", "timm", "safetensors")
@@ -139,6 +138,27 @@ class RunFolder:
             raise ValueError(f"{self.config}: {error}") from None
 
 
+def member_folders(recipe: Recipe, run: RunFolder) -> list[RunFolder]:
+    """Where the trainings of a run are: in its own folder, or one for each member of an ensemble."""
+    members = METHODS[recipe.method].members
+    return [run] if members == 1 else [run.member(index) for index in range(members)]
+
+
+def trained_folders(run: RunFolder, *, member: int | None = None) -> list[RunFolder]:
+    """The folders that the weights of a run are in, or that of one member; refuses what is not trained to its end."""
+    recipe = run.recipe()
+    method_named(recipe.method)
+    folders = member_folders(recipe, run)
+    if member is not None:
+        if not 0 <= member < len(folders):
+            raise ValueError(f"{run.path} has the members 0 to {len(folders) - 1}, not {member}")
+        folders = [folders[member]]
+    for part in folders:
+        if not part.primary.exists():
+            raise ValueError(f"{part.primary} is not there yet: `counterpoise resume {run.path}` trains on")
+    return folders
+
+
 class RowLog:
     """A CSV file with one row a step, or one an epoch: complete up to each checkpoint, and never with a row twice."""
 
@@ -178,13 +198,15 @@ class RowLog:
 
 def conditions_now(recipe: Recipe, *, device: str, world_size: int) -> Conditions:
     """The conditions of this process."""
+    from torch import get_num_threads
+
     return Conditions(
         config_digest=recipe.digest,
         versions=installed_versions(),
         revision=_revision(Path(counterpoise.__file__).parent),
         platform=f"{platform.system()} {platform.machine()}",
         device=device,
-        threads=torch.get_num_threads(),
+        threads=get_num_threads(),
         world_size=world_size,
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     )

@@ -16,7 +16,7 @@ from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import Header
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.folder import RunFolder, installed_versions
+from counterpoise.training.folder import RunFolder, installed_versions, trained_folders
 
 ModelFactory = Callable[[int], Sequence[nn.Module]]
 """Makes the models of one training from its seed: the primary first, then auxiliaries or peers."""
@@ -71,12 +71,6 @@ def recipe_models(recipe: Recipe, *, classes: int, channels: int) -> ModelFactor
     return build
 
 
-def member_folders(recipe: Recipe, run: RunFolder) -> list[RunFolder]:
-    """Where the trainings of a run are: in its own folder, or one for each member of an ensemble."""
-    members = METHODS[recipe.method].members
-    return [run] if members == 1 else [run.member(index) for index in range(members)]
-
-
 def as_built(model: nn.Module) -> nn.Module:
     """A trained network on the CPU, in the memory layout of a new one: it decides the last bits of what it computes."""
     for tensor in (*model.parameters(), *model.buffers()):
@@ -101,15 +95,7 @@ def load_run(
         networks: to be filled with the weights, one for each member, instead of new ones.
     """
     run = RunFolder(Path(folder))
-    recipe = run.recipe()
-    folders = member_folders(recipe, run)
-    if member is not None:
-        if not 0 <= member < len(folders):
-            raise ValueError(f"{run.path} has the members 0 to {len(folders) - 1}, not {member}")
-        folders = [folders[member]]
-    for part in folders:
-        if not part.primary.exists():
-            raise ValueError(f"{part.primary} is not there yet: `counterpoise resume {run.path}` trains on")
+    recipe, folders = run.recipe(), trained_folders(run, member=member)
     metadata, _ = read_safetensors(folders[0].primary)
     if missing := [name for name in ("class_names", "channels", "size", "mean", "std") if name not in metadata]:
         raise ValueError(f"{folders[0].primary} was not written by a run: its metadata lack {', '.join(missing)}")

@@ -12,7 +12,7 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.models import require_same_images
 from counterpoise.objectives import Objective
 from counterpoise.recipes.config import Allowance, Recipe
-from counterpoise.recipes.methods import METHODS, method_named
+from counterpoise.recipes.methods import METHODS
 from counterpoise.training.checkpoints import (
     begin_manifest,
     newest_intact,
@@ -27,8 +27,6 @@ from counterpoise.training.engine import (
     fit,
     precision_advice,
     require_devices,
-    require_loggers,
-    require_processes,
 )
 from counterpoise.training.evaluation import evaluate_run
 from counterpoise.training.folder import (
@@ -36,6 +34,7 @@ from counterpoise.training.folder import (
     RunFolder,
     conditions_now,
     in_use,
+    member_folders,
     record_resumption,
     require_new,
     start,
@@ -44,10 +43,10 @@ from counterpoise.training.networks import (
     ModelFactory,
     as_built,
     load_run,
-    member_folders,
     metadata_of,
     recipe_models,
 )
+from counterpoise.training.preflight import require_possible
 from counterpoise.training.progress import say
 
 
@@ -150,10 +149,8 @@ def _prepared(
     recipe: Recipe, run: RunFolder, *, root: Path | None, models: ModelFactory | None, data: RunData | None
 ) -> _Plan:
     """Images and networks; what is wrong with them or with the recipe is noticed before the run has a folder."""
-    method_named(recipe.method)
-    require_processes(recipe.engine)
+    require_possible(recipe, root=root, named=data is None)
     require_devices(recipe.engine)
-    require_loggers(recipe.engine.loggers)
     if is_first_process() and (advice := precision_advice(recipe.engine)):
         say(advice)
     if recipe.engine.threads is not None:

@@ -11,7 +11,7 @@ from typing import Literal
 from counterpoise._text import printable
 from counterpoise.recipes.methods import METHODS
 from counterpoise.report.tables import as_text, table
-from counterpoise.training.networks import member_folders
+from counterpoise.training.folder import member_folders
 from counterpoise_study.cells import STAGES, Cell, Stage
 from counterpoise_study.cost import REFERENCE, Work, work_of
 from counterpoise_study.manifest import TaskState

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from counterpoise._choices import SEVERITIES as SEVERITIES
 from counterpoise.data.corruptions.blur import defocus_blur, gaussian_blur, glass_blur, motion_blur, zoom_blur
 from counterpoise.data.corruptions.digital import (
     brightness,
@@ -24,7 +25,6 @@ from counterpoise.data.corruptions.weather import fog, snow, spatter
 TITLE = "CIFAR-C-style"
 """What tables call it: the published constants, but not the published pixels."""
 
-SEVERITIES = (1, 2, 3, 4, 5)
 _SMALLEST_SIDE = 8
 """Pixels. Smaller images have no room for some of the filters."""
 
@@ -88,12 +88,6 @@ CORRUPTIONS: Mapping[str, Corruption] = {
     ),
     "saturate": Corruption(saturate, ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))),
 }
-
-EXTRA: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-"""Published for choosing hyper-parameters without a look at the standard ones."""
-
-STANDARD: tuple[str, ...] = tuple(name for name in CORRUPTIONS if name not in EXTRA)
-"""The 15 that results on CIFAR-10-C and CIFAR-100-C are averaged over."""
 
 
 def require_known(corruption: str, severity: int) -> None:

@@ -1,0 +1,35 @@
+"""What is wrong with a run as far as its recipe, its paths and what is installed tell, before torch is imported."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+from counterpoise.data.sources import resolve
+from counterpoise.recipes.config import EngineOptions, Recipe
+from counterpoise.recipes.methods import method_named
+
+
+def require_possible(recipe: Recipe, *, root: Path | None, named: bool = True) -> None:
+    """Refuse a recipe whose method, loggers, processes or, where data are `named`, data sets are not there."""
+    method_named(recipe.method)
+    require_processes(recipe.engine)
+    require_loggers(recipe)
+    for name in (recipe.data.name, *recipe.evaluation.ood) if named else ():
+        resolve(name, root=root)
+
+
+def require_processes(engine: EngineOptions) -> None:
+    """Refuse a launcher that started more or fewer processes than the recipe shares the work between."""
+    started = os.environ.get("WORLD_SIZE") if "TORCHELASTIC_RUN_ID" in os.environ else None
+    wanted = engine.devices * engine.nodes
+    if started is not None and int(started) != wanted:
+        raise ValueError(
+            f"torchrun started {started} processes, the recipe is for {wanted}; set engine.devices to the processes on "
+            "each machine, and engine.nodes to the machines"
+        )
+
+
+def require_loggers(recipe: Recipe) -> None:
+    """Refuse loggers that are not installed."""
+    if missing := [name for name in recipe.engine.loggers if find_spec(name) is None]:
+        raise ImportError(f"engine.loggers needs {', '.join(missing)}: pip install {' '.join(missing)}")
