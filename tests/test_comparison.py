@@ -11,7 +11,13 @@ from counterpoise.metrics import KEY_INFO, ScoreOptions, ScoreState
 from counterpoise.metrics.comparison import Comparison, Difference, compare
 from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.metrics.options import JACKKNIFE_GROUPS
-from counterpoise.predictions import Header, Predictions, write_predictions
+from counterpoise.predictions import (
+    AmbiguousInputError,
+    Header,
+    PredictionFileError,
+    Predictions,
+    write_predictions,
+)
 from counterpoise.scoring import score_files
 
 K = 5
@@ -169,13 +175,14 @@ def test_confident_rows_first_do_not_change_the_comparison(tmp_path):
 
 
 @pytest.mark.parametrize("order", ["same", "shuffled"])
-def test_samples_that_are_there_twice_are_not_those_of_the_other_file(tmp_path, order):
+def test_a_sample_that_is_there_twice_is_named(tmp_path, order):
     labels, first, second = two_models(300, 6)
     write_predictions(tmp_path / "a.parquet", Predictions.of(logits=first, labels=labels))
     twice = np.repeat(np.arange(0, 300, 2), 2)
     twice = np.random.default_rng(0).permutation(twice) if order == "shuffled" else twice
     write_predictions(tmp_path / "b.parquet", Predictions.of(logits=second[twice], labels=labels[twice], ids=twice))
-    assert score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"]).comparison is None
+    with pytest.raises(PredictionFileError, match=r"b.parquet row \d+ and .*b.parquet row \d+ have the same id, \d+"):
+        score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"])
 
 
 @pytest.mark.parametrize("column", [{"corruption": "fog"}, {"in_distribution": False}], ids=str)
@@ -216,14 +223,32 @@ def test_other_foreign_samples_are_not_compared(tmp_path, ids):
     assert any("OOD is not compared" in notice for notice in evaluation.notices)
 
 
-@pytest.mark.parametrize("change", ["other ids", "fewer rows", "other labels", "text ids"])
+def test_files_that_share_no_sample_are_asked_about(tmp_path):
+    labels, first, _ = two_models(300, 6)
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, rows in zip(paths, (slice(0, 100), slice(100, 300)), strict=True):
+        write_predictions(path, Predictions.of(logits=first[rows], labels=labels[rows], ids=np.arange(300)[rows]))
+    write_predictions(tmp_path / "whole.parquet", Predictions.of(logits=first, labels=labels))
+    with pytest.raises(AmbiguousInputError, match=r"no sample in common.*read_as='shards' .*read_as='models'") as asked:
+        score_files(paths)
+    assert "counterpoise evaluate a b --read-as shards" in asked.value.as_commands(["a", "b"])
+    apart = score_files(paths, read_as="models")
+    assert ([model.samples for model in apart.models], apart.comparison) == ([100, 200], None)
+    (one,) = score_files(paths, read_as="shards").models
+    (whole,) = score_files([tmp_path / "whole.parquet"]).models
+    assert {key: each.value for key, each in one.estimates.items()} == pytest.approx(
+        {key: each.value for key, each in whole.estimates.items()}, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("change", ["other ids", "fewer rows", "other labels"])
 def test_other_samples_are_not_compared(tmp_path, change):
     labels, first, second = two_models(300, 6)
     write_predictions(tmp_path / "a.parquet", Predictions.of(logits=first, labels=labels))
     rows, of_second = slice(0, 299 if change == "fewer rows" else 300), labels.clone()
     if change == "other labels":
         of_second[7] = (of_second[7] + 1) % K
-    ids = {"other ids": np.arange(1, 301), "text ids": [str(i) for i in range(300)]}.get(change, np.arange(300)[rows])
+    ids = np.arange(1, 301) if change == "other ids" else np.arange(300)[rows]
     table = Predictions.of(logits=second[rows], labels=of_second[rows], ids=ids)
     write_predictions(tmp_path / "b.parquet", table)
     evaluation = score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"])

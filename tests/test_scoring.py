@@ -213,8 +213,8 @@ def test_members_are_checked_one_by_one(tmp_path):
 
 def test_a_file_without_labels_is_told_where_they_are_looked_for(tmp_path):
     logits, labels = drawn(8, n=50)
-    np.savez(tmp_path / "a.npz", logits=logits.numpy(), label=labels.numpy())
-    with pytest.raises(PredictionFileError, match=r"in NPZ the array 'labels' \(.*was ignored: label\)"):
+    np.savez(tmp_path / "a.npz", logits=logits.numpy(), lable=labels.numpy())
+    with pytest.raises(PredictionFileError, match=r"name the column of labels with --label .*ignored: 'lable'"):
         score_files([tmp_path / "a.npz"])
 
 

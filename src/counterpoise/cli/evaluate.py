@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -23,6 +23,7 @@ from counterpoise.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from counterpoise.metrics.comparison import Evaluation
+    from counterpoise.predictions import Columns
 
 MOST_BINS = 10_000
 """Each class keeps sums for each bin: many more would need more memory than there is."""
@@ -30,6 +31,7 @@ MOST_BINS = 10_000
 _SECOND_OF_HASHING = 1 << 29
 """Bytes whose digest takes about a second."""
 
+Name = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 
 
@@ -42,10 +44,36 @@ class Evaluate:
     Exit codes: 0 done, 1 a file or value was refused, 2 the command line was not understood.
     """
 
-    predictions: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTIONS ...")]
-    """For each model a file, a folder or a glob of files, or a manifest of them."""
+    predictions: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME=]PREDICTIONS ...")]
+    """For each model a file, a folder or a glob of files, or a manifest of them; NAME is what it is called."""
     ood: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...", help_behavior_hint="")] = ()
     """Predictions for OOD samples, likewise: any number for one model, else one for each, in the same order."""
+    label: Name = None
+    """Column of labels, where its name does not tell."""
+    probabilities: Name = None
+    """Columns of probabilities: names or patterns such as 'p*', with commas between them."""
+    logits: Name = None
+    """Columns of logits, likewise."""
+    confidence: Name = None
+    """Column of the predicted class's probability, where nothing else is known."""
+    prediction: Name = None
+    """Column of the predicted class."""
+    correct: Name = None
+    """Column that says whether the prediction was right."""
+    id: Name = None
+    """Column of sample ids, which pair the samples of models."""
+    labels: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    """File of labels, one for each row."""
+    class_names: Name = None
+    """Names of the outputs in order, with commas between them, where labels are text."""
+    percent: Flag = False
+    """Probabilities are percentages."""
+    one_hot: Flag = False
+    """Labels are rows with a single 1."""
+    multilabel: Flag = False
+    """Each class is a yes-or-no question of its own."""
+    read_as: Annotated[Literal["models", "shards"] | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """What several files are, where they share no sample."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """Write the report, one self-contained file, here."""
     figures: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
@@ -72,7 +100,7 @@ class Evaluate:
 
     def run(self) -> None:
         # What is wrong with the command is said before torch is imported.
-        from counterpoise.predictions import find_shards
+        from counterpoise.predictions import AmbiguousInputError, find_shards
 
         if sum((self.json, self.markdown, self.latex, self.csv)) > 1:
             raise ValueError("choose one of --json, --markdown, --latex and --csv")
@@ -85,7 +113,11 @@ class Evaluate:
         require_score(self.score)
         if not self.predictions:
             raise ValueError("evaluate needs at least one file of predictions")
-        shards = [shard.path for path in (*self.predictions, *self.ood) for shard in find_shards(path).shards]
+        named = [_named(argument) for argument in self.predictions]
+        names, paths = [name for name, _ in named], [path for _, path in named]
+        columns = self._columns()
+        given: list[str | Path] = [*paths, *self.ood]
+        shards = [shard.path for path in given for shard in find_shards(path).shards]
         require_prediction_files(shards)
         # Scoring may take minutes: what cannot be written is refused before it.
         if self.html is not None or self.figures is not None:
@@ -106,15 +138,22 @@ class Evaluate:
         size = sum(path.stat().st_size for path in shards if path.is_file())
         if size > _SECOND_OF_HASHING:
             progress.say(f"checking the digests of {size / 1e9:.1f} GB", at_once=True)
-        evaluation = score_files(
-            self.predictions,
-            ood=self.ood,
-            score=self.score,
-            bins=self.bins,
-            level=self.level,
-            threads=self.threads,
-            progress=progress.rows,
-        )
+        try:
+            evaluation = score_files(
+                paths,
+                names=names,
+                ood=self.ood,
+                columns=columns,
+                read_as=self.read_as,
+                score=self.score,
+                bins=self.bins,
+                level=self.level,
+                threads=self.threads,
+                progress=progress.rows,
+            )
+        except AmbiguousInputError as question:
+            progress.clear()
+            raise ValueError(question.as_commands(sys.argv[2:])) from None
         if self.html is not None:
             from counterpoise.report.page import write_report
 
@@ -130,6 +169,24 @@ class Evaluate:
             print(f"counterpoise: note: {printable(notice)}", file=sys.stderr)
         print(self._printed(evaluation))
 
+    def _columns(self) -> "Columns":
+        from counterpoise.predictions import Columns
+
+        return Columns(
+            label=self.label,
+            probabilities=self.probabilities,
+            logits=self.logits,
+            confidence=self.confidence,
+            prediction=self.prediction,
+            correct=self.correct,
+            id=self.id,
+            labels=self.labels,
+            class_names=self.class_names,
+            percent=self.percent,
+            one_hot=self.one_hot,
+            multilabel=self.multilabel,
+        )
+
     def _printed(self, evaluation: "Evaluation") -> str:
         from counterpoise.report import numbers, terminal
         from counterpoise.report.tables import as_latex, as_markdown
@@ -142,3 +199,9 @@ class Evaluate:
             written = as_markdown if self.markdown else as_latex
             return "\n\n".join(written(table) for table in numbers.all_tables(evaluation))
         return terminal.as_text(evaluation, risk=self.risk)
+
+
+def _named(argument: str) -> tuple[str | None, str]:
+    """NAME=PATH taken apart; a path that exists is never a name."""
+    name, is_named, path = argument.partition("=")
+    return (name, path) if is_named and name and path and not Path(argument).exists() else (None, argument)

@@ -44,6 +44,6 @@ def run_program(name: str, version: str, parse: Callable[[list[str]], Runnable])
         print(f"{name}: {printable(str(error).splitlines()[0])}; {advice}", file=sys.stderr)
         sys.exit(EXIT_ERROR)
     except (ValueError, ArithmeticError, ImportError, OSError) as error:
-        print(f"{name}: {printable(str(error))}", file=sys.stderr)
+        print(f"{name}: " + "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
         sys.exit(EXIT_ERROR)
     sys.exit(EXIT_OK)

@@ -6,6 +6,7 @@ from counterpoise._extras import require
 
 require("pyarrow", extra="report", purpose="reading and writing predictions")
 
+from counterpoise.predictions.columns import AmbiguousInputError, Columns, Layout, Reading  # noqa: E402
 from counterpoise.predictions.formats import open_predictions  # noqa: E402
 from counterpoise.predictions.parquet import PredictionWriter, write_predictions  # noqa: E402
 from counterpoise.predictions.prediction_file import PredictionFile  # noqa: E402
@@ -23,13 +24,17 @@ from counterpoise.predictions.table import (  # noqa: E402
 __all__ = [
     "MISSING_LABEL",
     "MISSING_SEVERITY",
+    "AmbiguousInputError",
     "Category",
+    "Columns",
     "Header",
+    "Layout",
     "Location",
     "PredictionFile",
     "PredictionFileError",
     "PredictionWriter",
     "Predictions",
+    "Reading",
     "ShardSet",
     "find_shards",
     "open_predictions",
@@ -39,6 +44,6 @@ __all__ = [
 ]
 
 
-def read_predictions(path: str | Path) -> Predictions:
+def read_predictions(path: str | Path, columns: Columns | None = None) -> Predictions:
     """Read a whole file into memory; raises as `open_predictions` does."""
-    return concatenated(list(open_predictions(path).batches()))
+    return concatenated(list(open_predictions(path, columns).batches()))

@@ -3,7 +3,8 @@
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,78 +12,132 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from counterpoise.predictions.digest import verified
-from counterpoise.predictions.layout import Layout, find_layout, predictions_of
-from counterpoise.predictions.prediction_file import PredictionFile, notices_of, refusing
-from counterpoise.predictions.table import CATEGORIES, Header, PredictionFileError, Predictions
+from counterpoise.predictions.columns import TEXT_NAMES, Layout, normal_name
+from counterpoise.predictions.compression import opened
+from counterpoise.predictions.digest import Source, verified
+from counterpoise.predictions.prediction_file import RawTable, refusing
+from counterpoise.predictions.table import PredictionFileError
 
 _BLOCK_BYTES = 1 << 23
-_LONGEST_LINE = 1 << 22
 _LONGEST_MESSAGE = 300
+_WHAT = "CSV file"
 _INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _SURELY_64_BITS = 18
+_DESCRIPTIVE = {"severity": pa.int64(), "in_distribution": pa.bool_()}
+_SEPARATORS = ",;\t|"
+_ENCODINGS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 
-def open_csv(path: Path) -> PredictionFile:
-    """Read the header line; rows are read later, block by block.
+@dataclass(frozen=True)
+class _Dialect:
+    """How the cells of a file are written."""
 
-    Value columns are `logit_NAME` or `probability_NAME`, one a class; `label` holds class indices or names, and is
-    empty for samples that have none; `id` holds integers or text. The descriptive columns are those of `Predictions`.
+    names: tuple[str, ...]
+    first: tuple[str, ...]
+    separator: str
+    decimal_point: str
+    encoding: str
+
+
+def open_csv(path: Path) -> RawTable:
+    """Read the header line and some rows; the rows are read later, block by block.
+
+    Separator, decimal point and encoding are found from the first lines.
     """
-    with refusing(path, what="CSV file"), verified(path) as (source, file):
-        names, first = _first_lines(file)
-        layout = find_layout(names)
-        if layout.columns == (layout.kind,):
-            raise PredictionFileError(f"column {layout.kind!r} cannot hold lists; give each class a column")
-        types, cells = _types(layout), dict(zip(names, first, strict=False))
-        has_numbers = _is_integer(cells.get("id", ""))
-    header, classes = Header(class_names=layout.class_names), len(layout.columns)
+    with refusing(path, what=_WHAT), verified(path) as (source, _):
+        dialect = _dialect(source)
+        sample = _sample(source, dialect)
 
-    def read() -> Iterator[Predictions]:
-        wanted = [name for name in names if name in types]
-        numbered = has_numbers and "id" in wanted
+    def batches(wanted: Sequence[str], layout: Layout | None) -> Iterator[pa.RecordBatch]:
+        names = [name for name in dialect.names if name in wanted]
+        types = dict.fromkeys(names, pa.string()) | _DESCRIPTIVE
+        types |= dict.fromkeys(() if layout is None else layout.values, pa.float64())
+        ids = None if layout is None else layout.id
+        numbered = ids in names and _is_integer(dialect.first[dialect.names.index(ids)])
         row = 0
-        with refusing(path, what="CSV file"), source.reopened() as handle:
-            for batch in _batches(handle, names, types, wanted):
-                if numbered:
-                    batch = _with_numbers(batch, row)
-                yield predictions_of(batch, layout=layout, header=header, classes=classes, members=None, first_row=row)
+        with opened(source) as handle:
+            for batch in _batches(handle, dialect, types, names):
+                yield _with_numbers(batch, ids, row) if numbered and ids is not None else batch
                 row += batch.num_rows
-            if row == 0:
-                raise PredictionFileError("it has a header line and no rows")
 
-    return PredictionFile(
-        path=path,
-        kind=layout.kind,
-        classes=classes,
-        members=None,
-        rows=None,
-        header=header,
-        has_ids="id" in names,
-        digest=source.digest,
-        notices=notices_of(source, layout.ignored),
-        read=read,
-    )
+    return RawTable(source=source, what=_WHAT, sample=sample, rows=None, batches=batches)
+
+
+def _dialect(source: Source) -> _Dialect:
+    with opened(source) as handle:
+        head = handle.read(_BLOCK_BYTES)
+    encoding = _ENCODINGS.get(head[:2], "utf-8-sig")
+    text = head.decode(encoding, errors="ignore")
+    lines = [line for line in text.splitlines()[:100] if line.strip()]
+    if not lines:
+        raise PredictionFileError("it is empty; write it again")
+    found = [_split(lines, separator) for separator in _SEPARATORS]
+    # The one that makes most of the header line; a space only where no other makes anything.
+    separator, names, first = max(found, key=lambda each: (len(each[1]), len(each[1]) == len(each[2])))
+    if len(names) == 1:
+        separator, names, first = _split(lines, " ")
+    comma = separator != "," and any(re.fullmatch(r"-?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?", cell) for cell in first)
+    return _Dialect(names, first, separator, "," if comma else ".", "utf8" if encoding == "utf-8-sig" else encoding)
+
+
+def _split(lines: list[str], separator: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The cells of the header line and of the line after it."""
+    cells = filter(None, csv.reader(io.StringIO("\n".join(lines)), delimiter=separator))
+    return separator, tuple(next(cells, ())), tuple(next(cells, ()))
+
+
+def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:
+    """The first rows, each column of the type that its cells have."""
+    with opened(source) as handle:
+        batches = _batches(handle, dialect, {}, [*dialect.names])
+        batch = next(batches, None)
+    if batch is None:
+        raise PredictionFileError("it has a header line and no rows")
+    columns = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        is_text = pa.types.is_string(column.type) and normal_name(name) not in TEXT_NAMES
+        columns[name] = _as_numbers(column) if is_text and _is_number(column[0].as_py()) else column
+    return pa.record_batch(columns)
+
+
+def _as_numbers(column: pa.Array) -> pa.Array:
+    """A column whose first cell is a number, so that one that is not is refused by row when it is read."""
+    return pa.array([float(cell) if _is_number(cell) else None for cell in column.to_pylist()], pa.float64())
+
+
+def _is_number(cell: str | None) -> bool:
+    try:
+        float(cell or "")
+    except ValueError:
+        return False
+    return True
 
 
 def _batches(
-    handle: pa.OSFile, names: list[str], types: dict[str, pa.DataType], wanted: list[str]
+    handle: pa.NativeFile,
+    dialect: _Dialect,
+    types: dict[str, pa.DataType],
+    wanted: list[str],
 ) -> Iterator[pa.RecordBatch]:
     try:
         with pa_csv.open_csv(
             handle,
-            read_options=pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+            read_options=pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=dialect.encoding),
+            parse_options=pa_csv.ParseOptions(newlines_in_values=True, delimiter=dialect.separator),
             convert_options=pa_csv.ConvertOptions(
-                column_types=types, include_columns=wanted, null_values=[""], strings_can_be_null=True
+                column_types=types,
+                include_columns=wanted,
+                null_values=[""],
+                strings_can_be_null=True,
+                decimal_point=dialect.decimal_point,
             ),
         ) as batches:
             yield from (batch for batch in batches if batch.num_rows)
     except pa.ArrowInvalid as error:
-        raise PredictionFileError(_placed(str(error), names)) from None
+        raise PredictionFileError(_placed(str(error), dialect.names)) from None
 
 
-def _placed(message: str, names: list[str]) -> str:
+def _placed(message: str, names: Sequence[str]) -> str:
     """Arrow's message with rows counted from the first below the header line, and columns by name."""
     line = message.splitlines()[0][:_LONGEST_MESSAGE]
     named = re.sub(r"CSV column #(\d+)", lambda found: f"column {names[int(found[1])]!r}", line)
@@ -90,36 +145,19 @@ def _placed(message: str, names: list[str]) -> str:
     return f"{placed}; mend it"
 
 
-def _first_lines(file: io.BufferedReader) -> tuple[list[str], list[str]]:
-    """The cells of the header line, and of the line after it; empty lines do not count."""
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-    try:
-        lines = filter(None, csv.reader(iter(lambda: text.readline(_LONGEST_LINE), "")))
-        return next(lines, []), next(lines, [])
-    finally:
-        text.detach()
-
-
-def _types(layout: Layout) -> dict[str, pa.DataType]:
-    """The type of each column that is read."""
-    types = dict.fromkeys(layout.columns, pa.float64())
-    types |= dict.fromkeys((*CATEGORIES, "label", "id"), pa.string())
-    return types | {"severity": pa.int64(), "in_distribution": pa.bool_()}
-
-
-def _with_numbers(batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+def _with_numbers(batch: pa.RecordBatch, name: str, first_row: int) -> pa.RecordBatch:
     """The same with ids as integers, as the first one is; one that is not as an integer is written is refused."""
-    place = batch.schema.get_field_index("id")
+    place = batch.schema.get_field_index(name)
     texts = pc.utf8_trim_whitespace(batch.column(place))
     short = pc.less_equal(pc.utf8_length(texts), _SURELY_64_BITS)
     sure = pc.fill_null(pc.and_(short, pc.match_substring_regex(texts, _INTEGER)), True)
     for row in np.flatnonzero(~sure.to_numpy(zero_copy_only=False)):
         if not _is_integer(texts[row].as_py()):
             raise PredictionFileError(
-                f"row {first_row + row}, column 'id' is {texts[row].as_py()!r}; ids are all integers of 64 bits or all "
-                "text, as the first one is"
+                f"row {first_row + row}, column {name!r} is {texts[row].as_py()!r}; ids are all integers of 64 bits or "
+                "all text, as the first one is"
             )
-    return batch.set_column(place, "id", texts.cast(pa.int64()))
+    return batch.set_column(place, name, texts.cast(pa.int64()))
 
 
 def _is_integer(cell: str) -> bool:

@@ -1,11 +1,7 @@
-"""Which columns of a table hold what, and a checked `Predictions` from a batch of them.
+"""A checked `Predictions` from a batch of named columns, whatever format they were read from."""
 
-Shared by every format with named columns: own Parquet files, other programs' Parquet files, CSV.
-"""
-
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,104 +9,58 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from counterpoise.predictions.columns import Layout, Reading, is_index
 from counterpoise.predictions.table import (
     CATEGORIES,
-    KINDS,
     MISSING_LABEL,
     MISSING_SEVERITY,
     Array,
     Category,
     Header,
-    Kind,
     PredictionFileError,
     Predictions,
 )
 
-SINGULAR: dict[Kind, str] = {"logits": "logit", "probabilities": "probability"}
 _LARGEST = np.iinfo(np.int64).max
-DESCRIPTIVE = ("id", "label", *CATEGORIES, "severity", "in_distribution")
+_TRUTH = {"true": 1, "false": 0}
+_CORRECT, _WRONG = 0, 1
+"""Labels of a table of confidences, whose only class is the predicted one."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where the values of a table are.
-
-    Attributes:
-        kind: logits or probabilities.
-        columns: a single column of lists, or one column for each class, in the order of the classes.
-        class_names: from the names of the columns, where these are not numbers.
-        ignored: columns that mean nothing here.
-    """
-
-    kind: Kind
-    columns: tuple[str, ...]
-    class_names: tuple[str, ...] | None
-    ignored: tuple[str, ...]
-
-
-def find_layout(names: Sequence[str]) -> Layout:
-    """Find `logits` or `probabilities`, or `logit_NAME` or `probability_NAME` for each class.
-
-    Columns that are numbered from 0 are put in that order; other names are the names of the classes, which must not be
-    numbers: a label 1 could be the class of that name, or the second one.
-
-    >>> find_layout(["label", "logit_1", "logit_0", "comment"])
-    Layout(kind='logits', columns=('logit_0', 'logit_1'), class_names=None, ignored=('comment',))
-    """
-    repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if repeated:
-        raise PredictionFileError(f"the column {repeated[0]!r} appears more than once")
-    found = [(kind, columns) for kind in KINDS if (columns := _value_columns(names, kind))]
-    if len(found) != 1:
-        wanted = "a list column 'logits' or 'probabilities', or one column 'logit_NAME' or 'probability_NAME' a class"
-        state = "holds both logits and probabilities" if found else "has no predictions"
-        raise PredictionFileError(f"the table {state}: it needs {wanted}; its columns are {_some(names)}")
-    kind, columns = found[0]
-    class_names = None
-    if columns != (kind,):
-        columns, class_names = _in_order(columns, tuple(name.removeprefix(f"{SINGULAR[kind]}_") for name in columns))
-    known = {*columns, *DESCRIPTIVE}
-    return Layout(kind, columns, class_names, tuple(name for name in names if name not in known))
+def tables(
+    batches: Iterable[pa.RecordBatch], *, layout: Layout, header: Header, reading: Reading
+) -> Iterator[Predictions]:
+    """The batches of a file as tables; of a file of several models, the rows of one."""
+    row = taken = 0
+    for batch in batches:
+        table = predictions_of(batch, layout=layout, header=header, first_row=row)
+        row += batch.num_rows
+        if reading.only is not None and layout.model is not None:
+            own = pc.fill_null(pc.equal(_as_text(batch.column(layout.model)), reading.only), False)
+            table = table.take(_array(own.cast(pa.uint8())) == 1)
+            if layout.id is None:  # by its place among the rows of this model
+                table = replace(table, ids=np.arange(taken, taken + len(table), dtype=np.int64))
+            taken += len(table)
+        if len(table):
+            yield table
 
 
-def _in_order(columns: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    numbered = {int(suffix): column for column, suffix in zip(columns, suffixes, strict=True) if _is_number(suffix)}
-    if not numbered:
-        return columns, suffixes
-    if sorted(numbered) != list(range(len(columns))):
-        raise PredictionFileError(
-            f"the columns {_some(columns)} are not numbered from 0 to {len(columns) - 1}; number them so, or give "
-            "every class a name that is no number"
-        )
-    return tuple(numbered[index] for index in range(len(columns))), None
+def models_of(column: Any) -> list[str]:
+    """The distinct names in a column of models."""
+    return [name for name in pc.unique(_as_text(column)).to_pylist() if name]
 
 
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"-?[0-9]{1,18}", text) is not None
-
-
-def _value_columns(names: Sequence[str], kind: Kind) -> tuple[str, ...]:
-    return (kind,) if kind in names else tuple(name for name in names if name.startswith(f"{SINGULAR[kind]}_"))
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def predictions_of(
-    batch: pa.RecordBatch, *, layout: Layout, header: Header, classes: int, members: int | None, first_row: int
-) -> Predictions:
+def predictions_of(batch: pa.RecordBatch, *, layout: Layout, header: Header, first_row: int) -> Predictions:
     """A checked table from the columns of one batch, whose first row is row `first_row` of the file."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     rows = batch.num_rows
-    values = _values(columns, layout, classes * (members or 1), first_row)
     categories = {name: _category(columns[name], name) for name in CATEGORIES if name in columns}
     severity, inside = columns.get("severity"), columns.get("in_distribution")
     return Predictions(
         kind=layout.kind,
-        values=values if members is None else values.reshape(rows, members, classes),
-        labels=_labels(columns.get("label"), rows, classes, header.class_names, first_row),
-        ids=_ids(columns.get("id"), rows, first_row),
+        values=_values(columns, layout, first_row),
+        labels=_label_array(columns, layout, rows, first_row),
+        ids=_ids(None if layout.id is None else columns[layout.id], layout.id, rows, first_row),
         **categories,
         severity=None if severity is None else _severities(severity, first_row),
         in_distribution=None if inside is None else _flags(inside, first_row),
@@ -118,14 +68,33 @@ def predictions_of(
     )
 
 
-def _values(columns: dict[str, Any], layout: Layout, width: int, first_row: int) -> Array:
-    if layout.columns != (layout.kind,):
-        return np.column_stack([_floats(columns[name], name, first_row) for name in layout.columns])
-    name = layout.kind
+def class_labels(column: Any, name: str, layout: Layout, first_row: int = 0) -> Array:
+    """A column of labels as indices of classes."""
+    if layout.one_hot:
+        return _one_hot(column, name, first_row, layout.classes)
+    if not _holds_text(column.type) and pa.types.is_nested(column.type):
+        column = column.flatten()  # one label in each list
+    return _labels(column, name, layout.classes, layout.class_names, first_row)
+
+
+def _values(columns: dict[str, Any], layout: Layout, first_row: int) -> Array:
+    values = _raw_values(columns, layout, first_row)
+    if layout.scale != 1:
+        values = values * values.dtype.type(layout.scale)
+    if layout.is_binary:
+        return np.concatenate([1 - values if layout.kind == "probabilities" else np.zeros_like(values), values], -1)
+    if layout.sigmoid:
+        with np.errstate(over="ignore"):
+            return 1 / (1 + np.exp(-values))
+    return values if layout.members is None else values.reshape(len(values), layout.members, layout.classes)
+
+
+def _raw_values(columns: dict[str, Any], layout: Layout, first_row: int) -> Array:
+    name, width = layout.values[0], layout.width
     lists = columns[name]
     fixed = pa.types.is_fixed_size_list(lists.type)
     if not fixed and not pa.types.is_list(lists.type) and not pa.types.is_large_list(lists.type):
-        raise PredictionFileError(f"column {name!r} has type {lists.type}; it must be a list of floating point numbers")
+        return np.column_stack([_floats(columns[each], each, first_row) for each in layout.values])
     _refuse_null(lists, name, first_row)
     lengths = np.full(len(lists), lists.type.list_size) if fixed else _array(pc.list_value_length(lists))
     wrong = np.flatnonzero(lengths != width)
@@ -135,6 +104,49 @@ def _values(columns: dict[str, Any], layout: Layout, width: int, first_row: int)
             f"row {first_row + row}, column {name!r} has {lengths[row]} values, the rows before it have {width}"
         )
     return _floats(lists.flatten(), name, first_row, width=width).reshape(len(lists), width)
+
+
+def _label_array(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
+    if layout.kind == "confidence":
+        return _hits(columns, layout, rows)
+    if layout.kind == "multilabel":
+        return _multilabels(columns, layout, rows, first_row)
+    if not layout.label:
+        return np.full(rows, MISSING_LABEL, np.int64)
+    (name,) = layout.label
+    return class_labels(columns[name], name, layout, first_row)
+
+
+def _hits(columns: dict[str, Any], layout: Layout, rows: int) -> Array:
+    """Whether predictions were right, as labels of a table of confidences."""
+    if layout.correct is not None:
+        column = columns[layout.correct]
+        if pa.types.is_string(column.type):
+            column = pc.utf8_lower(column)
+        try:
+            right = column.cast(pa.bool_())
+        except pa.ArrowInvalid as error:
+            raise PredictionFileError(f"column {layout.correct!r} must hold true or false: {error}") from None
+    elif layout.label and layout.prediction is not None:
+        label, prediction = columns[layout.label[0]], columns[layout.prediction]
+        try:
+            right = pc.equal(_as_numbers(label), _as_numbers(prediction))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            right = pc.equal(_as_text(label), _as_text(prediction))
+    else:
+        return np.full(rows, MISSING_LABEL, np.int64)
+    found = np.where(_filled(right.cast(pa.int64()), 0) == 1, _CORRECT, _WRONG)
+    return np.where(_given(right), found, MISSING_LABEL)
+
+
+def _multilabels(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
+    """Labels `[n, L]`: each column, or each place of a list, is a binary label."""
+    if not layout.label:
+        return np.full((rows, layout.classes), MISSING_LABEL, np.int64)
+    if len(layout.label) > 1:
+        return np.column_stack([_labels(columns[name], name, 2, None, first_row) for name in layout.label])
+    (name,) = layout.label
+    return _labels(columns[name].flatten(), name, 2, None, first_row, width=layout.classes).reshape(rows, -1)
 
 
 def _floats(column: Any, name: str, first_row: int, *, width: int = 1) -> Array:
@@ -150,49 +162,103 @@ def _refuse_null(column: Any, name: str, first_row: int, *, width: int = 1) -> N
         raise PredictionFileError(f"row {row}, column {name!r} is missing; fill it in or leave the row out")
 
 
-def _labels(column: Any, rows: int, classes: int, names: tuple[str, ...] | None, first_row: int) -> Array:
-    if column is None:
-        return np.full(rows, MISSING_LABEL, np.int64)
-    if _holds_text(column.type):
-        return _text_labels(column, classes, names, first_row)
-    labels = _integers(column, "label", first_row, missing=MISSING_LABEL)
-    wrong = np.flatnonzero(_given(column) & ((labels < 0) | (labels >= classes)))
+def _labels(
+    column: Any, name: str, classes: int, names: tuple[str, ...] | None, first_row: int, *, width: int = 1
+) -> Array:
+    """Labels as indices; `width` of them make a row of the file."""
+    kind = column.type
+    if _holds_text(kind):
+        return _text_labels(column, name, classes, names, first_row, width=width)
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    elif pa.types.is_floating(kind):
+        column = _whole(column, name, first_row, width=width)
+    labels = _integers(column, name, first_row, missing=MISSING_LABEL)
+    wrong = np.flatnonzero((labels < MISSING_LABEL) | (labels >= classes))
+    _refuse_signs(labels, name, classes, first_row)
     if len(wrong):
-        raise _wrong_label(first_row + int(wrong[0]), labels[wrong[0]], classes)
+        from_one = labels[labels != MISSING_LABEL].min() == 1 and labels.max() == classes
+        raise _wrong_label(first_row + int(wrong[0]) // width, name, labels[wrong[0]], classes, from_one=bool(from_one))
     return labels
 
 
-def _text_labels(column: Any, classes: int, names: tuple[str, ...] | None, first_row: int) -> Array:
+def _whole(column: Any, name: str, first_row: int, *, width: int = 1) -> Any:
+    """Floating point labels as the integers that they are; NaN, which pandas writes for what is missing, as null."""
+    column = pc.if_else(pc.is_nan(column), None, column)
+    wrong = pc.index(pc.not_equal(pc.round(column), column), True).as_py()
+    if wrong >= 0:
+        raise PredictionFileError(
+            f"row {first_row + wrong // width}, column {name!r} is {column[wrong]}, not a whole number; labels are "
+            "indices of classes, or their names"
+        )
+    return column.cast(pa.int64())
+
+
+def _one_hot(column: Any, name: str, first_row: int, classes: int) -> Array:
+    """Indices of rows with a single 1."""
+    rows = np.asarray(column.flatten().cast(pa.float64())).reshape(len(column), classes)
+    wrong = np.flatnonzero(~(((rows == 0) | (rows == 1)).all(-1) & (rows.sum(-1) == 1)))
+    if len(wrong):
+        raise PredictionFileError(f"row {first_row + int(wrong[0])}, column {name!r} is not a row with a single 1")
+    found: Array = rows.argmax(-1)
+    return found
+
+
+def _text_labels(
+    column: Any, name: str, classes: int, names: tuple[str, ...] | None, first_row: int, *, width: int
+) -> Array:
     """Names of classes, or their indices as text, as CSV has them."""
     codes, texts = _texts(column)
-    index = {name: number for number, name in enumerate(names or ())}
-    numbers = [
-        MISSING_LABEL if not text else int(text) if _is_number(text.strip()) else index.get(text, classes)
-        for text in texts
-    ]
-    inside = [not text or 0 <= number < classes for text, number in zip(texts, numbers, strict=True)]
+    index = {each: number for number, each in enumerate(names or ())}
+
+    def number(text: str | None) -> int:
+        if not text:
+            return MISSING_LABEL
+        plain = text.strip().removesuffix(".0")
+        return int(plain) if is_index(plain) else index.get(text, _TRUTH.get(plain.lower(), classes))
+
+    numbers = [number(text) for text in texts]
+    inside = [MISSING_LABEL <= number < classes for number in numbers]
     wrong = np.flatnonzero(~np.array([*inside, True])[codes])
     if len(wrong):
-        raise _wrong_label(first_row + int(wrong[0]), repr(texts[codes[wrong[0]]]), classes)
-    return np.array([*numbers, MISSING_LABEL], np.int64)[codes]
+        given = [each for text, each in zip(texts, numbers, strict=True) if text]
+        from_one = min(given) == 1 and max(given) == classes and names is None
+        raise _wrong_label(
+            first_row + int(wrong[0]) // width, name, repr(texts[codes[wrong[0]]]), classes, from_one=from_one
+        )
+    labels = np.array([*numbers, MISSING_LABEL], np.int64)[codes]
+    _refuse_signs(labels, name, classes, first_row)
+    return labels
 
 
-def _wrong_label(row: int, label: object, classes: int) -> PredictionFileError:
+def _refuse_signs(labels: Array, name: str, classes: int, first_row: int) -> None:
+    """Refuse labels that are -1 and 1: half of them would be taken for missing."""
+    found = np.unique(labels).tolist()
+    if classes == 2 and found == [MISSING_LABEL, 1]:
+        row = first_row + int(np.argmin(labels))
+        raise PredictionFileError(
+            f"row {row}, column {name!r} is -1, which stands for a missing label, and no label is 0; write 0 and 1"
+        )
+
+
+def _wrong_label(row: int, name: str, label: object, classes: int, *, from_one: bool) -> PredictionFileError:
+    cure = (
+        "labels seem to count from 1: subtract 1" if from_one else "leave the label of a sample without a class empty"
+    )
     return PredictionFileError(
-        f"row {row}, column 'label' is {label}, neither an index in [0, {classes}) nor the name of a class; "
-        "leave the label of a sample without a class empty"
+        f"row {row}, column {name!r} is {label}, neither an index in [0, {classes}) nor the name of a class; {cure}"
     )
 
 
-def _ids(column: Any, rows: int, first_row: int) -> Array:
-    if column is None:
+def _ids(column: Any, name: str | None, rows: int, first_row: int) -> Array:
+    if column is None or name is None:
         return np.arange(first_row, first_row + rows, dtype=np.int64)
-    _refuse_null(column, "id", first_row)
+    _refuse_null(column, name, first_row)
     if not _holds_text(column.type):
-        return _integers(column, "id", first_row, missing=0)
+        return _integers(column, name, first_row, missing=0)
     codes, texts = _texts(column)
     if None in texts:
-        raise PredictionFileError("column 'id' has missing ids; fill them in")
+        raise PredictionFileError(f"column {name!r} has missing ids; fill them in")
     return np.array(texts, dtype=object)[codes]
 
 
@@ -219,7 +285,7 @@ def _integers(column: Any, name: str, first_row: int, *, missing: int) -> Array:
     if pa.types.is_null(numbers.type):
         return np.full(len(column), missing, np.int64)
     if not pa.types.is_integer(numbers.type):
-        text = " or text" if name in ("id", "label") else ""
+        text = "" if name == "severity" else " or text"
         raise PredictionFileError(f"column {name!r} has type {column.type}; store it as integers{text}")
     if pa.types.is_uint64(numbers.type):
         row = pc.index(pc.greater(numbers, pa.scalar(_LARGEST, pa.uint64())), True).as_py()
@@ -261,6 +327,14 @@ def _filled(column: Any, missing: int) -> Array:
         return _array(column)
     values = pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], offset=column.offset)
     return np.where(_given(column), _array(values), missing)
+
+
+def _as_text(column: Any) -> Any:
+    return (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).cast(pa.large_string())
+
+
+def _as_numbers(column: Any) -> Any:
+    return (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).cast(pa.float64())
 
 
 def _holds_text(kind: Any) -> bool:

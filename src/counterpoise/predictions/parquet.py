@@ -1,8 +1,8 @@
 """Predictions as Parquet: written atomically with checksums and a digest, read strictly and piece by piece."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 
 from counterpoise._blocks import rows_at_a_time
 from counterpoise._files import digest_of, replacing
+from counterpoise.predictions.columns import Layout
 from counterpoise.predictions.digest import Source, digest_path, verified, write_digest
 from counterpoise.predictions.footer import Footer, read_footer
-from counterpoise.predictions.layout import DESCRIPTIVE, Layout, find_layout, predictions_of
 from counterpoise.predictions.limits import check_expansion
-from counterpoise.predictions.prediction_file import PredictionFile, notices_of, refusing
+from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.schema import METADATA_KEY, SCHEMA, Shape, header_json, parse_header
 from counterpoise.predictions.table import (
     CATEGORIES,
@@ -31,6 +31,8 @@ from counterpoise.predictions.table import (
 _ROW_GROUP_ROWS = 1 << 17
 _ROW_GROUP_VALUES = 1 << 21
 _READ_BUFFERS = 1 << 22
+_SAMPLE_ROWS = 1000
+_WHAT = "Parquet file"
 _SMALLEST_READ_BUFFER = 1 << 14
 _FOOTER_STRINGS = 1 << 24
 _FOOTER_ITEMS = 1 << 18
@@ -142,95 +144,70 @@ def write_predictions(path: str | Path, predictions: Predictions) -> None:
         writer.append(predictions)
 
 
-@dataclass(frozen=True)
-class _Contents:
-    """What the footer of a file says."""
-
-    layout: Layout
-    has_header: bool
-    header: Header
-    classes: int
-    members: int | None
-    rows: int
-    batch: int
-    columns: tuple[str, ...]
-    dictionaries: tuple[str, ...]
-    buffer: int
-
-
-def open_parquet(path: Path) -> PredictionFile:
+def open_parquet(path: Path) -> RawTable:
     """Check digest, footer and columns of a file; its rows are read later, batch by batch."""
-    with refusing(path, what="Parquet file"), verified(path) as (source, opened):
-        contents = _contents(source, read_footer(opened, source.size))
+    with refusing(path, what=_WHAT), verified(path) as (source, opened):
+        footer = read_footer(opened, source.size)
+        with source.reopened() as handle:
+            schema = _parquet_file(handle, buffer=_SMALLEST_READ_BUFFER).schema_arrow
+        stated = _stated(schema)
+        known = [name for name in schema.names if _may_be_read(schema.field(name).type)]
+        sample = _sample(source, footer, known)
+    texts = {chunk.path for chunk in footer.chunks if chunk.physical_type == "BYTE_ARRAY"}
+    # Each column has a buffer of its own.
+    buffer = max(_SMALLEST_READ_BUFFER, _READ_BUFFERS * len(footer.group_rows) // len(footer.chunks))
 
-    def read() -> Iterator[Predictions]:
-        row = 0
-        with refusing(path, what="Parquet file"), source.reopened() as handle:
-            file = _parquet_file(handle, buffer=contents.buffer, dictionaries=contents.dictionaries)
-            for batch in file.iter_batches(contents.batch, columns=[*contents.columns], use_threads=False):
-                if batch.num_rows == 0:
-                    continue
-                yield predictions_of(
-                    batch,
-                    layout=contents.layout,
-                    header=contents.header,
-                    classes=contents.classes,
-                    members=contents.members,
-                    first_row=row,
-                )
-                row += batch.num_rows
-            if row != contents.rows:
-                raise PredictionFileError(f"it declares {contents.rows:,} rows and holds {row:,}; write it again")
+    def batches(wanted: Sequence[str], _layout: Layout | None) -> Iterator[pa.RecordBatch]:
+        names = [name for name in schema.names if name in wanted]
+        row_bytes = _check_sizes(footer, source, names)
+        dictionaries = tuple(name for name in names if (name,) in texts)
+        with source.reopened() as handle:
+            file = _parquet_file(handle, buffer=buffer, dictionaries=dictionaries)
+            found = file.iter_batches(rows_at_a_time(row_bytes), columns=names, use_threads=False)
+            yield from (batch for batch in found if batch.num_rows)
 
-    return PredictionFile(
-        path=path,
-        kind=contents.layout.kind,
-        classes=contents.classes,
-        members=contents.members,
-        rows=contents.rows,
-        header=contents.header,
-        has_ids="id" in contents.columns,
-        digest=source.digest,
-        notices=notices_of(source, contents.layout.ignored, has_header=contents.has_header),
-        read=read,
+    layout, header = stated or (None, None)
+    return RawTable(
+        source=source,
+        what=_WHAT,
+        sample=sample,
+        rows=footer.rows,
+        batches=batches,
+        layout=layout,
+        header=header,
     )
 
 
-def _contents(source: Source, footer: Footer) -> _Contents:
+def _stated(schema: pa.Schema) -> tuple[Layout, Header] | None:
+    """What an own file says of itself; None of a file of another program."""
+    metadata = schema.metadata or {}
+    stored = metadata.get(METADATA_KEY)
+    if stored is None:
+        if any(SCHEMA.encode() in value for value in metadata.values()):
+            raise PredictionFileError("the name of its header is damaged; restore the file or write it again")
+        return None
+    shape, header = parse_header(stored)
+    if not schema.equals(shape.schema()):
+        raise PredictionFileError("its columns are not those that its header states; write it again")
+    layout = Layout(shape.kind, (shape.kind,), shape.width, members=shape.members, label=("label",), id="id")
+    return replace(layout, class_names=header.class_names), header
+
+
+def _sample(source: Source, footer: Footer, names: list[str]) -> pa.RecordBatch:
+    """The first rows of the columns that could mean something."""
+    row_bytes = _check_sizes(footer, source, names)
     with source.reopened() as handle:
         file = _parquet_file(handle, buffer=_SMALLEST_READ_BUFFER)
-        schema = file.schema_arrow
-        metadata = schema.metadata or {}
-        stored = metadata.get(METADATA_KEY)
-        if stored is None and any(SCHEMA.encode() in value for value in metadata.values()):
-            raise PredictionFileError("the name of its header is damaged; restore the file or write it again")
-        if stored is None:
-            layout, members = find_layout(schema.names), None
-            header = Header(class_names=layout.class_names)
-        else:
-            shape, header = parse_header(stored)
-            if not schema.equals(shape.schema()):
-                raise PredictionFileError("its columns are not those that its header states; write it again")
-            layout, members = Layout(shape.kind, (shape.kind,), None, ()), shape.members
-        list_size = _list_size(schema, layout)
-        values = _check_sizes(footer, source, layout=layout, list_size=list_size)
-        width = _width(file, layout, list_size)
-    names = tuple(name for name in schema.names if name not in layout.ignored)
-    texts = {chunk.path for chunk in footer.chunks if chunk.physical_type == "BYTE_ARRAY"}
-    return _Contents(
-        layout=layout,
-        has_header=stored is not None,
-        header=header,
-        classes=width // (members or 1),
-        members=members,
-        rows=footer.rows,
-        # The first row of a foreign file may be its shortest.
-        batch=rows_at_a_time(_value_bytes(schema, layout) * max(width, values // footer.rows)),
-        columns=names,
-        dictionaries=tuple(name for name in names if name in DESCRIPTIVE and (name,) in texts),
-        # Each column has a buffer of its own.
-        buffer=max(_SMALLEST_READ_BUFFER, _READ_BUFFERS * len(footer.group_rows) // len(footer.chunks)),
-    )
+        rows = min(_SAMPLE_ROWS, rows_at_a_time(row_bytes))
+        batch = next(file.iter_batches(rows, columns=names, use_threads=False))
+        return batch.replace_schema_metadata(file.schema_arrow.metadata)
+
+
+def _may_be_read(kind: pa.DataType) -> bool:
+    """Whether a column of this type could mean something: numbers, text, truth values and lists of them."""
+    nested = pa.types.is_nested(kind)
+    value = kind.value_type if nested and hasattr(kind, "value_type") else kind
+    return not pa.types.is_struct(kind) and not pa.types.is_binary(value) and not pa.types.is_large_binary(value)
 
 
 def _parquet_file(handle: pa.OSFile, *, buffer: int, dictionaries: tuple[str, ...] = ()) -> pq.ParquetFile:
@@ -245,49 +222,17 @@ def _parquet_file(handle: pa.OSFile, *, buffer: int, dictionaries: tuple[str, ..
     )
 
 
-def _check_sizes(footer: Footer, source: Source, *, layout: Layout, list_size: int | None) -> int:
-    """Refuse what no file of this size can hold; returns how many values the columns of predictions declare."""
+def _check_sizes(footer: Footer, source: Source, names: Sequence[str]) -> int:
+    """Refuse what no file of this size can hold; returns the bytes of a row of these columns."""
     rows = footer.rows
     if rows == 0:
         raise PredictionFileError("it has no rows")
     if min(footer.group_rows, default=-1) < 0 or sum(footer.group_rows) != rows:
         raise PredictionFileError(f"it declares {rows:,} rows, its parts do not add up to that; write it again")
-    read = [chunk for chunk in footer.chunks if chunk.path[0] not in layout.ignored]
-    values = sum(chunk.values for chunk in read if chunk.path[0] in layout.columns)
-    values = max(values, rows * (list_size or len(layout.columns)))
+    read = [chunk for chunk in footer.chunks if chunk.path[0] in names]
     declared = sum(max(chunk.values * _ITEM_BYTES.get(chunk.physical_type, 2), chunk.unpacked) for chunk in read)
-    check_expansion(declared=max(declared, 2 * values), stored=source.size, what="it")
-    return values
-
-
-def _value_bytes(schema: pa.Schema, layout: Layout) -> int:
-    """Of one prediction in memory."""
-    kind = schema.field(layout.columns[0]).type
-    kind = kind if layout.columns != (layout.kind,) else kind.value_type
-    return int(kind.bit_width) // 8 if pa.types.is_floating(kind) else 8
-
-
-def _list_size(schema: pa.Schema, layout: Layout) -> int | None:
-    """Values a row where the type of the column says so."""
-    kind = schema.field(layout.columns[0]).type
-    return kind.list_size if pa.types.is_fixed_size_list(kind) else None
-
-
-def _width(file: pq.ParquetFile, layout: Layout, list_size: int | None) -> int:
-    """Values a row; where nothing states it, as many as the first row has."""
-    if layout.columns != (layout.kind,):
-        return len(layout.columns)
-    kind = file.schema_arrow.field(layout.kind).type
-    if list_size is None and not pa.types.is_list(kind) and not pa.types.is_large_list(kind):
-        raise PredictionFileError(
-            f"column {layout.kind!r} has type {kind}; it must be a list of floating point numbers"
-        )
-    if list_size is None:
-        first = next(file.iter_batches(1, columns=[layout.kind], use_threads=False)).column(0)[0]
-        list_size = len(first) if first.is_valid else 0
-    if not list_size:
-        raise PredictionFileError(f"row 0, column {layout.kind!r} is empty; every row needs a value for each class")
-    return list_size
+    check_expansion(declared=declared, stored=source.size, what="it")
+    return max(1, declared // rows)
 
 
 def _compression(shape: Shape) -> dict[str, str]:

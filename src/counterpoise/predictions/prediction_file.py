@@ -1,11 +1,15 @@
 """`PredictionFile`: an opened file of predictions, whatever its format."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+
+from counterpoise.predictions.columns import DESCRIPTIVE, AmbiguousInputError, Layout, Reading, find_layout
 from counterpoise.predictions.digest import Source
+from counterpoise.predictions.layout import models_of, tables
 from counterpoise.predictions.table import Header, Kind, PredictionFileError, Predictions
 
 
@@ -15,27 +19,43 @@ class PredictionFile:
 
     Attributes:
         path: of the file.
-        kind: logits or probabilities.
-        classes: K.
-        members: M, or None without a member axis.
+        layout: which columns hold what.
         rows: number of rows, or None where only reading tells.
         header: where the predictions come from.
-        has_ids: whether it has ids; if not, rows are numbered.
         digest: SHA-256 of the file that was verified, or None where there was none to verify.
         notices: what a reader should know, such as a missing digest.
         read: the format's own reader.
+        models: names of the models whose rows it holds, where it has a column of them.
     """
 
     path: Path
-    kind: Kind
-    classes: int
-    members: int | None
+    layout: Layout
     rows: int | None
     header: Header
-    has_ids: bool
     digest: str | None
     notices: tuple[str, ...]
     read: Callable[[], Iterator[Predictions]]
+    models: Callable[[], list[str]]
+
+    @property
+    def kind(self) -> Kind:
+        """What the values are."""
+        return self.layout.kind
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return self.layout.classes
+
+    @property
+    def members(self) -> int | None:
+        """M, or None without a member axis."""
+        return self.layout.members
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether it has ids; if not, rows are numbered."""
+        return self.layout.id is not None
 
     def batches(self) -> Iterator[Predictions]:
         """The rows in order, in batches of some megabytes.
@@ -46,14 +66,79 @@ class PredictionFile:
         return self.read()
 
 
-def notices_of(source: Source, ignored: Sequence[str], *, has_header: bool = False) -> tuple[str, ...]:
-    """What a reader should know: which columns were passed over, and that a digest is missing.
+@dataclass(frozen=True)
+class RawTable:
+    """A file as its format reads it: named columns, of which nobody has said yet what they are.
 
-    Other programs write none: it is missed beside a file that has the header of this one's.
+    Attributes:
+        source: the file.
+        what: a file of this format, in messages.
+        sample: the first rows.
+        rows: number of rows, or None where only reading tells.
+        batches: reads the columns of these names; formats that leave it open take the types from the layout.
+        members: M of the columns of lists that hold M predictions each.
+        class_names: where the file names them.
+        layout: which columns hold what, where the file says it.
+        header: where the predictions come from, where the file says it.
     """
-    unverified = (f"{source.path}: there is no digest beside it, so damage may go unnoticed",)
-    unread = (f"{source.path}: what has no meaning here was ignored: {', '.join(ignored)}",)
-    return (unverified if has_header and source.digest is None else ()) + (unread if ignored else ())
+
+    source: Source
+    what: str
+    sample: pa.RecordBatch
+    rows: int | None
+    batches: Callable[[Sequence[str], Layout | None], Iterator[pa.RecordBatch]]
+    members: Mapping[str, int] = field(default_factory=dict)
+    class_names: tuple[str, ...] | None = None
+    layout: Layout | None = None
+    header: Header | None = None
+
+    def column(self, name: str) -> pa.Array:
+        """A whole column."""
+        with refusing(self.source.path, what=self.what):
+            return pa.chunked_array([batch.column(0) for batch in self.batches([name], None)]).combine_chunks()
+
+
+def prediction_file(raw: RawTable, reading: Reading) -> PredictionFile:
+    """The predictions in a table, found by what its columns are called unless the file says it."""
+    source, path = raw.source, raw.source.path
+    with refusing(path, what=raw.what):
+        layout = raw.layout or find_layout(raw.sample, reading, members=raw.members, class_names=raw.class_names)
+    header = raw.header or Header(class_names=layout.class_names)
+
+    def read() -> Iterator[Predictions]:
+        row = 0
+        with refusing(path, what=raw.what):
+            batches = raw.batches([*layout.read, *DESCRIPTIVE], layout)
+            for table in tables(batches, layout=layout, header=header, reading=reading):
+                row += len(table)
+                yield table
+            if row == 0:
+                raise PredictionFileError("it has no rows")
+            if raw.rows not in (None, row) and reading.only is None:
+                raise PredictionFileError(f"it declares {raw.rows:,} rows and holds {row:,}; write it again")
+
+    def models() -> list[str]:
+        return [] if layout.model is None else models_of(raw.column(layout.model))
+
+    return PredictionFile(
+        path=path,
+        layout=layout,
+        rows=raw.rows if reading.only is None else None,
+        header=header,
+        digest=source.digest,
+        notices=_notices(raw, layout),
+        read=read,
+        models=models,
+    )
+
+
+def _notices(raw: RawTable, layout: Layout) -> tuple[str, ...]:
+    """What was taken for what, in files of other programs; of our own, that the digest is missing."""
+    path = raw.source.path
+    if raw.layout is None:
+        return (f"{path}: {layout.described()}",)
+    missing = raw.source.digest is None
+    return (f"{path}: there is no digest beside it, so damage may go unnoticed",) if missing else ()
 
 
 @contextmanager
@@ -61,6 +146,8 @@ def refusing(path: Path, *, what: str) -> Iterator[None]:
     """Every way in which a file can be unreadable becomes one exception that names the file."""
     try:
         yield
+    except AmbiguousInputError as question:
+        raise question.at(path) from None
     except PredictionFileError as error:
         raise PredictionFileError(f"{path}: {error}") from None
     except (FileNotFoundError, PermissionError, MemoryError):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise._files import digest_of, write_text
-from counterpoise.predictions.formats import FORMATS, open_predictions
+from counterpoise.predictions.columns import Reading
+from counterpoise.predictions.formats import FORMATS, is_prediction_file, open_as, open_predictions
 from counterpoise.predictions.prediction_file import PredictionFile
 from counterpoise.predictions.table import PredictionFileError
 
@@ -42,15 +43,17 @@ class ShardSet:
     name: str
     shards: tuple[Shard, ...]
 
-    def opened(self) -> Iterator[PredictionFile]:
+    def opened(self, reading: Reading = Reading()) -> Iterator[PredictionFile]:  # noqa: B008 - frozen
         """The files one after the other, each held to the kind, classes and members of the first.
 
         Raises:
             PredictionFileError: a file is damaged, or does not belong to the others.
         """
+        if reading.columns.labels is not None and len(self.shards) > 1:
+            raise PredictionFileError(f"{self.name}: labels of a file of their own belong to one file, not to shards")
         first: PredictionFile | None = None
         for shard in self.shards:
-            file = open_predictions(shard.path)
+            file = open_as(shard.path, reading)
             first = first or file
             if _form(file) != _form(first):
                 raise PredictionFileError(
@@ -88,7 +91,7 @@ def find_shards(location: Location) -> ShardSet:
         return _manifest(path)
     if not path.exists() and glob.has_magic(str(location)):
         found = sorted((Path(each) for each in glob.glob(str(location))), key=_natural)  # noqa: PTH207 - it may be absolute
-        found = [each for each in found if each.suffix.lower() in FORMATS]
+        found = [each for each in found if is_prediction_file(each)]
         if not found:
             raise PredictionFileError(f"{location}: no file of predictions ({', '.join(FORMATS)}) has such a name")
         return ShardSet(str(location), tuple(Shard(each) for each in found))
@@ -127,7 +130,7 @@ def _folder(path: Path) -> ShardSet:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = (each for each in folder.iterdir() if each.suffix.lower() in FORMATS and not each.name.startswith("."))
+    found = (each for each in folder.iterdir() if is_prediction_file(each) and not each.name.startswith("."))
     return sorted(found, key=_natural)
 
 

@@ -265,18 +265,23 @@ class Predictions:
     def rows(self, start: int, stop: int) -> "Predictions":
         """The rows from `start` to `stop`."""
         names = [column.name for column in fields(self) if column.name not in ("kind", "header")]
-        parts = {name: _sliced(getattr(self, name), start, stop) for name in names}
+        parts = {name: _taken(getattr(self, name), slice(start, stop)) for name in names}
         return replace(self, **parts)
+
+    def take(self, rows: NDArray[np.bool_]) -> "Predictions":
+        """The rows where the mask is True."""
+        names = [column.name for column in fields(self) if column.name not in ("kind", "header")]
+        return replace(self, **{name: _taken(getattr(self, name), rows) for name in names})
 
     def astype(self, dtype: str) -> "Predictions":
         """The same with values of another precision; float16 halves a file (docs: "Predictions" says what it costs)."""
         return replace(self, values=self.values.astype(dtype))
 
 
-def _sliced(column: Any, start: int, stop: int) -> Any:
+def _taken(column: Any, rows: Any) -> Any:
     if isinstance(column, Category):
-        return Category(column.codes[start:stop], column.names)
-    return None if column is None else column[start:stop]
+        return Category(column.codes[rows], column.names)
+    return None if column is None else column[rows]
 
 
 def as_array(values: Any) -> Array:

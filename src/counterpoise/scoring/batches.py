@@ -32,6 +32,7 @@ from counterpoise.predictions import (
 CLEAN, CORRUPTED, OOD_SET = "clean", "corrupted", "ood:"
 _SHARD_BITS = 40
 _LABEL_SALT = 2
+_IDENTITY_SALT = 7
 
 Mask = NDArray[np.bool_]
 
@@ -73,6 +74,18 @@ class FileBatch:
         """Of every row; where there are no ids, by its place."""
         keys = sample_keys(self.table.ids)
         return keys if self.file.has_ids else keys + np.uint64(self.shard << _SHARD_BITS)
+
+    def identities(self, keys: Keys) -> Keys:
+        """What tells a row from all others of its set: its id, and what was done to the sample."""
+        found, table = keys, self.table
+        for column in (table.data_set, table.domain, table.corruption):
+            if column is not None:
+                names = sample_keys(np.array([*column.names, ""], dtype=object))
+                found = mixed(found ^ names[column.codes], salt=_IDENTITY_SALT)
+        for numbers in (table.severity, table.in_distribution):
+            if numbers is not None:
+                found = mixed(found ^ np.asarray(numbers).astype(np.int64).view(np.uint64), salt=_IDENTITY_SALT)
+        return found
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,21 @@ from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics import Metric, Scores
 from counterpoise.metrics.comparison import PAIRED, Comparison, Evaluation, compare
+from counterpoise.metrics.keys import Keys
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.scores import Source
 from counterpoise.metrics.state import OOD, ScoreState
-from counterpoise.predictions import Header, Location, PredictionFile, PredictionFileError, ShardSet, find_shards
+from counterpoise.predictions import (
+    AmbiguousInputError,
+    Columns,
+    Header,
+    Location,
+    PredictionFile,
+    PredictionFileError,
+    Reading,
+    ShardSet,
+    find_shards,
+)
 from counterpoise.predictions.table import Kind
 from counterpoise.scoring.batches import (
     CLEAN,
@@ -30,6 +42,7 @@ from counterpoise.scoring.batches import (
     Marks,
     require_score,
 )
+from counterpoise.scoring.ids import RepeatedKeys
 from counterpoise.scoring.join import SampleJoin, Samples
 from counterpoise.scoring.parallel import ordered_map
 from counterpoise.scoring.recalibration import try_temperature
@@ -37,6 +50,11 @@ from counterpoise.scoring.recalibration import try_temperature
 DEFAULT_THREADS = 2
 EXACT_SAMPLES = 1_000_000
 """Up to this many samples ranks are exact; beyond, they come from a fine histogram with a stated error bound."""
+
+MOST_MODELS = 64
+"""In one file, by its column `model`: each is read by itself."""
+
+ReadAs = Literal["models", "shards"]
 
 _File = tuple[PredictionFile, int, str | None]
 """A file, its place in its set, and the name of the OOD set that it is."""
@@ -49,6 +67,9 @@ def score_files(
     paths: Sequence[Location],
     *,
     ood: Sequence[Location] = (),
+    names: Sequence[str | None] = (),
+    columns: Columns | None = None,
+    read_as: ReadAs | None = None,
     score: str = "max_softmax",
     bins: int = DEFAULT_BINS,
     level: float = DEFAULT_LEVEL,
@@ -61,7 +82,11 @@ def score_files(
 
     Args:
         paths: for each model a file, or many that are one table: a folder, a glob, a manifest or a list of files.
-        ood: predictions for OOD samples: any number for one model, else one for each model, in order.
+        ood: predictions for OOD samples: any number for one model, else one for each model, in order. Their labels
+            mean nothing.
+        names: of the models, where their files do not say; a file with a column `model` holds several.
+        columns: what columns hold, where their names do not say.
+        read_as: whether several files are `models`, or the `shards` of one; asked where they share no sample.
         score: confidence score for misclassification and OOD detection.
         bins: number of calibration bins.
         level: nominal coverage of the intervals.
@@ -72,18 +97,26 @@ def score_files(
         progress: called after every batch.
 
     Raises:
+        AmbiguousInputError: a file can be read in more than one way.
         PredictionFileError: a file cannot be trusted or understood.
     """
+    reading = Reading(columns or Columns())
+    if read_as == "shards":
+        paths, names = [_all_files(paths)], names[:1]
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature must be positive, got {temperature}")
-    several = len(paths) > 1
     if not paths:
         raise ValueError("give at least one file of predictions")
-    if several and len(ood) not in (0, len(paths)):
+    given = [*names, *[None] * (len(paths) - len(names))]
+    sets = [
+        each for path, name in zip(paths, given, strict=True) for each in _models_of(find_shards(path), name, reading)
+    ]
+    several = len(sets) > 1
+    if several and len(ood) not in (0, len(sets)):
         raise ValueError(
-            f"there are {len(paths)} models and {len(ood)} files of OOD samples; give one for each model, in order"
+            f"there are {len(sets)} models and {len(ood)} files of OOD samples; give one for each model, in order"
         )
     options = ScoreOptions(
         score=score,
@@ -93,22 +126,41 @@ def score_files(
         paired=several,
         exact_samples=EXACT_SAMPLES,
     )
-    sets, outside = [find_shards(path) for path in paths], [find_shards(path) for path in ood]
+    outside = [find_shards(path) for path in ood]
     ood_names = [OOD] * len(outside) if several else distinct([Path(each.name) for each in outside])
-    models = []
-    for index, own in enumerate(sets):
-        beside = slice(index, index + 1) if several else slice(None)
-        models.append(_Model(own, dict(zip(ood_names[beside], outside[beside], strict=True))))
     with tempfile.TemporaryDirectory(prefix="counterpoise-") as folder:
+        models = []
+        for index, (own, name, own_reading) in enumerate(sets):
+            beside = slice(index, index + 1) if several else slice(None)
+            own_ood = dict(zip(ood_names[beside], outside[beside], strict=True))
+            models.append(_Model(own, own_ood, reading=own_reading, name=name, folder=Path(folder) / f"ids-{index}"))
         pairing = _Pairing(len(models), Path(folder)) if several else None
         _read_all(models, options, temperature, threads=threads, pairing=pairing, progress=progress)
         scores = _named([model.scores() for model in models])
         notices = [notice for model in models for notice in model.notices]
         comparison = None
         if pairing is not None:
-            comparison, remarks = pairing.compare(scores, models, level=level)
+            comparison, remarks = pairing.compare(scores, models, level=level, asked=read_as is not None)
             notices += remarks
     return Evaluation(models=scores, comparison=comparison, notices=notices)
+
+
+def _all_files(paths: Sequence[Location]) -> list[Path]:
+    return [shard.path for path in paths for shard in find_shards(path).shards]
+
+
+def _models_of(shards: ShardSet, name: str | None, reading: Reading) -> list[tuple[ShardSet, str | None, Reading]]:
+    """The models whose predictions a set of files holds: one, or each that a column `model` names."""
+    first = next(shards.opened(reading))
+    if first.layout.model is None or first.header.model:
+        return [(shards, name, reading)]
+    found = dict.fromkeys(model for file in shards.opened(reading) for model in file.models())
+    if len(found) > MOST_MODELS:
+        raise PredictionFileError(f"{shards.name}: its column 'model' has {len(found):,} names, {MOST_MODELS} are most")
+    if len(found) < 2:
+        return [(shards, name or next(iter(found), None), reading)]
+    prefix = "" if name is None else f"{name} "
+    return [(shards, f"{prefix}{model}", replace(reading, only=model)) for model in found]
 
 
 @dataclass(frozen=True)
@@ -124,8 +176,11 @@ class _Read:
 class _Model:
     """What is known of one model while its files are read."""
 
-    def __init__(self, own: ShardSet, ood: dict[str, ShardSet]) -> None:
-        self.own, self.ood = own, ood
+    def __init__(
+        self, own: ShardSet, ood: dict[str, ShardSet], *, reading: Reading, name: str | None, folder: Path
+    ) -> None:
+        self.own, self.ood, self.reading, self.name = own, ood, reading, name
+        self._folder, self._ids = folder, dict[str | None, RepeatedKeys]()
         self.first: PredictionFile | None = None
         self.state: ScoreState | None = None
         self.notices: list[str] = []
@@ -155,7 +210,8 @@ class _Model:
     def files(self, score: str) -> Iterator[_File]:
         """The files one after the other, with their places in their sets and the names of OOD sets."""
         for name, shards in ((None, self.own), *self.ood.items()):
-            for place, file in enumerate(shards.opened()):
+            like = None if name is None or self.first is None else self.first.layout
+            for place, file in enumerate(shards.opened(replace(self.reading, like=like))):
                 require_score(file, score)
                 if self.first is None:
                     self.first = file
@@ -168,6 +224,33 @@ class _Model:
                 if name is None:
                     self._digests.append(file.digest)
                 yield file, place, name
+
+    def add_ids(self, ood: str | None, identities: Keys) -> None:
+        """What tells the next rows from all others of their set."""
+        if ood not in self._ids:
+            self._ids[ood] = RepeatedKeys(self._folder.with_name(f"{self._folder.name}-{len(self._ids)}"))
+        self._ids[ood].add(identities)
+
+    def require_distinct_ids(self, score: str) -> None:
+        """Refuse a set of files in which an id occurs twice."""
+        for name, ids in self._ids.items():
+            key = ids.repeated()
+            if key is None:
+                continue
+            places: dict[object, str] = {}
+            for file, place, ood in self.files(score):
+                row = 0
+                for table in file.batches() if ood == name else ():
+                    batch = FileBatch(file, table, row, place, ood)
+                    for index in np.flatnonzero(batch.identities(batch.keys()) == np.uint64(key)).tolist():
+                        own, here = table.ids[index : index + 1].tolist()[0], f"{file.path} row {row + index}"
+                        if own in places:
+                            raise PredictionFileError(
+                                f"{places[own]} and {here} have the same id, {own!r}: a sample counts once. Drop one "
+                                "of them, or name another column of ids with --id"
+                            )
+                        places[own] = here
+                    row += len(table)
 
     def add(self, batch: ScoreState) -> None:
         """The state of the next batch."""
@@ -199,8 +282,8 @@ class _Model:
         if self.state is None or not self.state.samples:
             notices = "".join(f" ({notice})" for notice in self.notices)
             raise PredictionFileError(
-                f"{self.own.name}: it holds no labelled in-distribution sample; labels are the column 'label', in NPZ "
-                f"the array 'labels'{notices}"
+                f"{self.own.name}: it holds no labelled in-distribution sample; name the column of labels with --label "
+                f"NAME, or a file of them with --labels FILE{notices}"
             )
 
     def scores(self) -> Scores:
@@ -231,6 +314,7 @@ class _Model:
             digest=self._digest(),
             kind=self.first.kind,
             members=self.first.members,
+            name=self.name or "",
             model=header.model,
             method=header.method,
             seed=header.seed,
@@ -260,8 +344,11 @@ def _read_all(
     """Read the models side by side, so that samples that are compared need not wait for each other."""
     scorers: dict[int, BatchScorer] = {}
 
-    def scored(read: _Read) -> tuple[_Read, ScoreState | None, list[Marks]]:
-        return (read, None, []) if read.batch is None else (read, *scorers[read.model].score(read.batch))
+    def scored(read: _Read) -> tuple[_Read, ScoreState | None, list[Marks], Keys | None]:
+        if read.batch is None:
+            return read, None, [], None
+        identities = read.batch.identities(read.batch.keys()) if read.file.has_ids else None
+        return read, *scorers[read.model].score(read.batch), identities
 
     def reads() -> Iterator[_Read]:
         streams = [model.files(options.score) for model in models]
@@ -279,8 +366,10 @@ def _read_all(
             )
         yield from _side_by_side(models, [chain([first], rest) for first, rest in opened], progress)
 
-    for read, state, marks in ordered_map(scored, reads(), threads=threads):
+    for read, state, marks, identities in ordered_map(scored, reads(), threads=threads):
         model = models[read.model]
+        if identities is not None:
+            model.add_ids(read.ood, identities)
         if state is None:
             model.end_of_file(read.file, is_own=read.ood is None)
         else:
@@ -289,6 +378,7 @@ def _read_all(
             pairing.add(read.model, marks)
     for model in models:
         model.require_samples()
+        model.require_distinct_ids(options.score)
 
 
 def _side_by_side(
@@ -334,10 +424,17 @@ class _Pairing:
             self._joins[part].add(model, Samples(keys, values))
 
     def compare(
-        self, scores: Sequence[Scores], models: Sequence[_Model], *, level: float
+        self, scores: Sequence[Scores], models: Sequence[_Model], *, level: float, asked: bool
     ) -> tuple[Comparison | None, list[str]]:
         """The comparison, and what to say of it; None where the samples are not the same."""
         same = {part: join.finish() for part, join in self._joins.items()}
+        if not asked and not any(join.joined for join in self._joins.values()):
+            several = " and ".join(model.own.name for model in models[:2]) + (", ..." if len(models) > 2 else "")
+            choices = [
+                ({"read_as": "shards"}, "they are parts of one model's predictions"),
+                ({"read_as": "models"}, "they are models that were asked about different samples"),
+            ]
+            raise AmbiguousInputError(f"{several} have no sample in common", choices)
         if not all(same.get(part, True) for part in (CLEAN, CORRUPTED)):
             return None, [
                 "the files do not hold the same samples (ids, labels, and which are clean, corrupted or OOD), so the "
@@ -367,9 +464,9 @@ def _label_indices(header: Header, first: Header) -> NDArray[np.int64] | None:
 def _named(models: list[Scores]) -> list[Scores]:
     """A name for each model: what its header says, with the seed if need be, else what is distinct about its path."""
     sources = [model.source for model in models]
-    names = [" ".join(filter(None, (source.model, source.method))) for source in sources]
+    names = [source.name or " ".join(filter(None, (source.model, source.method))) for source in sources]
     seeded = [
-        f"{name}, seed {each.seed}" if name and each.seed is not None else ""
+        f"{name}, seed {each.seed}" if name and not each.name and each.seed is not None else ""
         for name, each in zip(names, sources, strict=True)
     ]
     paths = [Path(source.path) for source in sources]

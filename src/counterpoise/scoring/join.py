@@ -52,7 +52,7 @@ class SampleJoin:
         self._waiting: list[list[Samples]] = [[] for _ in range(models)]
         self.columns, self._folder, self._most = columns, folder, most_waiting
         self._record = np.dtype([("key", np.uint64), ("values", np.float64, (columns,))])
-        self._on_disk = False
+        self._on_disk = self._joined = False
 
     def add(self, model: int, samples: Samples) -> None:
         """The next samples of a model."""
@@ -75,6 +75,11 @@ class SampleJoin:
             rest = self._join([self._read(model, partition) for model in range(len(self._waiting))])
             whole = whole and not any(len(part.keys) for part in rest)
         return whole
+
+    @property
+    def joined(self) -> bool:
+        """Whether any sample was found in all models."""
+        return self._joined
 
     def power_sums(self, pair: tuple[int, int], column: int) -> Tensor:
         """`power_sums` of the differences in a column, second model minus first."""
@@ -103,13 +108,13 @@ class SampleJoin:
     def _join(self, every: list[Samples]) -> list[Samples]:
         """Join the samples that all models have; returns the others of each."""
         ordered = [samples.take(np.argsort(samples.keys, kind="stable")) for samples in every]
-        told_apart = [_told_apart(samples.keys) for samples in ordered]
-        common = reduce(np.intersect1d, told_apart)
-        places = [np.searchsorted(keys, common) for keys in told_apart]
+        common = reduce(np.intersect1d, [samples.keys for samples in ordered])
+        places = [np.searchsorted(samples.keys, common) for samples in ordered]
         self._accumulate([samples.take(place) for samples, place in zip(ordered, places, strict=True)])
         return [_without(samples, place) for samples, place in zip(ordered, places, strict=True)]
 
     def _accumulate(self, every: list[Samples]) -> None:
+        self._joined = self._joined or len(every[0].keys) > 0
         for place, (first, second) in enumerate(self.pairs):
             with np.errstate(invalid="ignore"):  # two labels of probability 0
                 difference = torch.from_numpy(every[second].values - every[first].values)
@@ -142,12 +147,3 @@ def _without(samples: Samples, places: NDArray[np.intp]) -> Samples:
     kept = np.ones(len(samples.keys), bool)
     kept[places] = False
     return samples.take(kept)
-
-
-def _told_apart(ordered: Keys) -> Keys:
-    """Ascending keys in which the second and later ones of an id that occurs more than once are keys of their own."""
-    if not len(ordered) or (ordered[1:] != ordered[:-1]).all():
-        return ordered
-    first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-    occurrence = np.arange(len(ordered)) - np.maximum.accumulate(np.where(first, np.arange(len(ordered)), 0))
-    return ordered + occurrence.astype(np.uint64)

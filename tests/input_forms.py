@@ -1,0 +1,314 @@
+"""Prediction files in the forms that people have them, each with the arguments of `evaluate` and what must come out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+from safetensors.numpy import save_file
+
+SAMPLES = 120
+NAMES = ("ant", "bee", "cow", "dog", "eel", "fox")
+CLASSES = len(NAMES)
+OOD_SAMPLES = 60
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form.
+
+    Attributes:
+        name: of the form.
+        arguments: of `evaluate`, in the folder of the files.
+        expect: `accuracy` and `nll` of the only model, `models` where there are several, `ood` samples.
+        may_ask: whether a question that shows the right command is as good.
+        refused: words of the message, where it must not be read.
+        tolerance: of the values.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    expect: Mapping[str, float] = field(default_factory=dict)
+    may_ask: bool = False
+    refused: tuple[str, ...] = ()
+    tolerance: float = 1e-6
+
+
+class Forms:
+    """Writes the files into a folder and collects the forms."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.forms = folder, list[Form]()
+        rng = np.random.default_rng(11)
+        self.logits = 2 * rng.standard_normal((SAMPLES, CLASSES))
+        self.other = 0.8 * self.logits + 0.3 * rng.standard_normal((SAMPLES, CLASSES))
+        self.probabilities = softmax(self.logits)
+        self.labels = (rng.random((SAMPLES, 1)) > softmax(0.7 * self.logits).cumsum(-1)).sum(-1)
+        self.far = rng.standard_normal((OOD_SAMPLES, CLASSES))
+        self.far_labels = rng.integers(0, 40, OOD_SAMPLES)
+        score = 2 * rng.standard_normal(SAMPLES)
+        self.yes = (rng.random(SAMPLES) < 1 / (1 + np.exp(-score))).astype(int)
+        self.positive = 1 / (1 + np.exp(-1.4 * score))
+        self.texts = np.array(NAMES)[self.labels]
+        self.predicted = self.probabilities.argmax(-1)
+        own = self.probabilities[np.arange(SAMPLES), self.labels]
+        self.truth = {"accuracy": (self.predicted == self.labels).mean(), "nll": -np.log(own).mean()}
+        self.top = {"accuracy": self.truth["accuracy"]}
+        hit = np.where(self.yes == 1, self.positive, 1 - self.positive)
+        self.binary = {"accuracy": (hit > 0.5).mean(), "nll": -np.log(hit).mean()}
+
+    def add(self, name: str, *arguments: str, expect: Mapping[str, float] | None = None, **rest: Any) -> None:
+        self.forms.append(Form(name, arguments or (name,), self.truth if expect is None else expect, **rest))
+
+    def refuse(self, name: str, *words: str, arguments: tuple[str, ...] = ()) -> None:
+        self.forms.append(Form(name, arguments or (name,), refused=words))
+
+    def table(
+        self, name: str, columns: Mapping[str, Any], *, write: Mapping[str, Any] | None = None, **rest: Any
+    ) -> None:
+        frame, options = pd.DataFrame(columns), dict(write or {})
+        writer: Callable[..., None] = frame.to_csv
+        if name.endswith(".parquet"):
+            writer = frame.to_parquet
+        elif ".jsonl" in name:
+            writer, options = frame.to_json, {"orient": "records", "lines": True}
+        writer(self.folder / name, **({} if ".jsonl" in name else {"index": False}) | options)
+        self.add(name, **rest)
+
+    def arrays(self, name: str, *, rest: Mapping[str, Any] | None = None, **arrays: Any) -> None:
+        np.savez(self.folder / name, **arrays)
+        self.add(name, **(rest or {}))
+
+    def shards(self, name: str, values: np.ndarray, *, ids: bool) -> None:
+        (self.folder / name).mkdir()
+        for number, rows in enumerate(np.array_split(np.arange(SAMPLES), 5)):
+            columns = {"logits": list(values[rows]), "label": self.labels[rows]} | ({"id": rows} if ids else {})
+            pq.write_table(pa.table(columns), self.folder / name / f"part-{number}.parquet")
+
+
+def softmax(values: np.ndarray) -> np.ndarray:
+    raised = np.exp(values - values.max(-1, keepdims=True))
+    return raised / raised.sum(-1, keepdims=True)
+
+
+def write_forms(folder: Path) -> list[Form]:
+    """Write every form into a folder."""
+    forms = Forms(folder)
+    _wide_tables(forms)
+    _labels(forms)
+    _text_files(forms)
+    _lists(forms)
+    _arrays(forms)
+    _binary(forms)
+    _top_label(forms)
+    _several_files(forms)
+    _refused(forms)
+    return forms.forms
+
+
+def _wide(forms: Forms, pattern: str, values: np.ndarray | None = None) -> dict[str, Any]:
+    columns = forms.probabilities if values is None else values
+    return {pattern.format(index=index, name=name): columns[:, index] for index, name in enumerate(NAMES)}
+
+
+def _wide_tables(forms: Forms) -> None:
+    ask = {"class_{index}", "score_{index}", "out{index}"}
+    patterns = (
+        "probability_{index}", "prob_{index}", "p{index}", "p_{index}", "{index}", "prob_{name}", "{name}", "proba_{index}",
+        "probs_{index}", "Prob {index}", "PROB_{name}", "y_prob_{index}", "softmax_{index}", *sorted(ask),
+    )  # fmt: skip
+    for number, pattern in enumerate(patterns):
+        labels = forms.texts if "{name}" in pattern else forms.labels
+        forms.table(f"wide_{number}.csv", _wide(forms, pattern) | {"label": labels}, may_ask=pattern in ask)
+    forms.table("wide_logit.csv", _wide(forms, "logit_{index}", forms.logits) | {"label": forms.labels})
+    forms.table("wide.parquet", _wide(forms, "prob_{index}") | {"label": forms.labels})
+    turned = dict(reversed(_wide(forms, "prob_{index}").items()))
+    forms.table("wide_turned.csv", turned | {"label": forms.labels})
+    extra = {"path": [f"{row}.png" for row in range(SAMPLES)], "loss": np.zeros(SAMPLES), "pred": forms.predicted}
+    forms.table("extra.csv", _wide(forms, "prob_{index}") | {"label": forms.labels} | extra)
+
+
+def _labels(forms: Forms) -> None:
+    known = ("y_true", "target", "targets", "labels", "y", "true_label", "ground_truth", "Label", "gt", "y_test")
+    for name in known:
+        forms.table(f"label_{name}.csv", _wide(forms, "prob_{index}") | {name: forms.labels})
+    forms.table("label_odd.csv", _wide(forms, "prob_{index}") | {"what": forms.labels}, expect={})
+    forms.forms.pop()
+    forms.add("label_odd.csv", "label_odd.csv", "--label", "what")
+    base = _wide(forms, "prob_{index}")
+    forms.table("label_float.csv", base | {"label": forms.labels.astype(float)})
+    forms.table("label_float.parquet", base | {"label": forms.labels.astype(float)})
+    rounded = {name: np.round(column, 3) for name, column in base.items()}
+    forms.table("rounded_3.csv", rounded | {"label": forms.labels}, tolerance=2e-3)
+    rounded = {name: np.round(column, 2) for name, column in base.items()}
+    forms.table("rounded_2.csv", rounded | {"label": forms.labels}, expect=forms.top, tolerance=5e-3, may_ask=True)
+    percent = {name: np.round(100 * column, 4) for name, column in base.items()}
+    forms.table("percent.csv", percent | {"label": forms.labels}, may_ask=True, tolerance=1e-5)
+
+
+def _text_files(forms: Forms) -> None:
+    base = _wide(forms, "prob_{index}") | {"label": forms.labels}
+    forms.table("with_index.csv", base, write={"index": True})
+    forms.table("tabs.tsv", base, write={"sep": "\t"})
+    forms.table("tabs.csv", base, write={"sep": "\t"})
+    forms.table("pipes.csv", base, write={"sep": "|"})
+    forms.table("spaces.csv", base, write={"sep": " "})
+    forms.table("semicolons.csv", base, write={"sep": ";"})
+    forms.table("decimal_commas.csv", base, write={"sep": ";", "decimal": ","})
+    for suffix in ("gz", "bz2", "xz", "zst"):
+        if suffix != "zst":
+            forms.table(f"packed.csv.{suffix}", base)
+    packed = pa.compress((forms.folder / "tabs.csv").read_bytes(), "zstd", asbytes=True)
+    (forms.folder / "packed.csv.zst").write_bytes(packed)
+    forms.add("packed.csv.zst")
+    forms.table("marked.csv", base, write={"encoding": "utf-8-sig"})
+    forms.table("utf16.csv", base, write={"encoding": "utf-16"})
+    forms.table("lines.jsonl", base)
+    forms.table("lines.jsonl.gz", base)
+
+
+def _lists(forms: Forms) -> None:
+    for name in ("logits", "log_probs", "probs", "probabilities", "proba", "scores"):
+        values = forms.logits if name == "logits" else forms.probabilities
+        values = np.log(values) if name == "log_probs" else values
+        forms.table(f"list_{name}.parquet", {name: list(values), "label": forms.labels}, may_ask=name == "scores")
+    rows = [row.tolist() for row in forms.logits]
+    forms.table("list.jsonl", {"logits": rows, "label": forms.labels})
+    forms.table("list_text.parquet", {"logits": rows, "label": forms.texts}, may_ask=True)
+    category = pd.Categorical(forms.texts, categories=NAMES)
+    forms.table("list_category.parquet", {"logits": rows, "label": category})
+    frame = pd.DataFrame(
+        {"logits": rows, "label": forms.labels}, index=pd.Index([f"s{row}" for row in range(SAMPLES)], name="id")
+    )
+    frame.to_parquet(forms.folder / "list_index.parquet")
+    forms.add("list_index.parquet")
+    feather.write_feather(pa.table({"logits": rows, "label": forms.labels}), forms.folder / "list.feather")
+    forms.add("list.feather")
+    table = pa.table({"logits": rows, "label": forms.labels})
+    with pa.ipc.new_stream(forms.folder / "stream.arrow", table.schema) as stream:
+        stream.write_table(table, max_chunksize=50)
+    forms.add("stream.arrow")
+
+
+def _arrays(forms: Forms) -> None:
+    p, z, y = forms.probabilities, forms.logits, forms.labels
+    ask = {"rest": {"may_ask": True}}
+    forms.arrays("plain.npz", probabilities=p, labels=y)
+    forms.arrays("sklearn.npz", y_prob=p, y_true=y)
+    forms.arrays("proba.npz", proba=p, y=y)
+    forms.arrays("probs.npz", probs=p, labels=y)
+    forms.arrays("predict_proba.npz", predict_proba=p, y_test=y)
+    forms.arrays("singular.npz", probabilities=p, label=y)
+    forms.arrays("targets.npz", logits=z, targets=y)
+    forms.arrays("names.npz", probabilities=p, labels=forms.texts, class_names=np.array(NAMES))
+    forms.arrays("floats.npz", probabilities=p, labels=y.astype(float))
+    forms.arrays("column.npz", probabilities=p, labels=y[:, None])
+    forms.arrays("float32.npz", logits=z.astype(np.float32), labels=y.astype(np.int32), rest={"tolerance": 1e-5})
+    forms.arrays("one_hot.npz", probabilities=p, labels=np.eye(CLASSES)[y], **ask)
+    forms.arrays("log_probs.npz", log_probs=np.log(p), labels=y)
+    np.savez(forms.folder / "unnamed.npz", p, y)
+    forms.add("unnamed.npz", may_ask=True)
+    np.save(forms.folder / "logits.npy", z)
+    np.save(forms.folder / "labels.npy", y)
+    forms.add("npy and labels", "logits.npy", "--labels", "labels.npy")
+    forms.add("npy alone", "logits.npy", may_ask=True)
+    pd.DataFrame({"y": forms.texts}).to_csv(forms.folder / "texts.csv", index=False)
+    forms.add("labels as text", "logits.npy", "--labels", "texts.csv", "--class-names", ",".join(NAMES))
+    save_file({"logits": z, "labels": y}, forms.folder / "pair.safetensors")
+    forms.add("pair.safetensors")
+
+
+def _binary(forms: Forms) -> None:
+    y, p = forms.yes, forms.positive
+    truth = {"expect": forms.binary}
+    for name in ("probability", "probability_1", "prob", "proba", "prob_positive", "p1"):
+        forms.table(f"binary_{name}.csv", {"label": y, name: p}, **truth)
+    forms.table("binary_score.csv", {"y_true": y, "y_score": p}, may_ask=True, **truth)
+    forms.table("binary_bool.parquet", {"label": y.astype(bool), "probability": p}, **truth)
+    forms.table("binary_bool.csv", {"label": y.astype(bool), "probability": p}, **truth)
+    forms.arrays("binary_1.npz", probabilities=p, labels=y, rest=truth)
+    forms.arrays("binary_2.npz", probabilities=p[:, None], labels=y, rest=truth)
+    forms.arrays("binary_3.npz", logits=np.log(p / (1 - p)), labels=y, rest=truth)
+    forms.table("binary_predicted.csv", {"label": y, "pred_proba": p}, may_ask=True, **truth)
+    texts = np.where(y == 1, "yes", "no")
+    forms.table("binary_text.csv", {"label": texts, "probability": p}, may_ask=True, **truth)
+    forms.table("binary_two.csv", {"label": y, "prob_0": 1 - p, "prob_1": p}, **truth)
+
+
+def _top_label(forms: Forms) -> None:
+    truth = {"expect": forms.top}
+    y, predicted, confidence = forms.labels, forms.predicted, forms.probabilities.max(-1)
+    forms.table("top_score.csv", {"y_true": y, "y_pred": predicted, "score": confidence}, may_ask=True, **truth)
+    forms.table("top.csv", {"label": y, "prediction": predicted, "confidence": confidence}, **truth)
+    forms.table("top_correct.csv", {"correct": predicted == y, "confidence": confidence}, **truth)
+    forms.table("top_ones.parquet", {"correct": (predicted == y).astype(int), "confidence": confidence}, **truth)
+    texts = {"label": forms.texts, "prediction": np.array(NAMES)[predicted], "confidence": confidence}
+    forms.table("top_text.parquet", texts, **truth)
+    forms.table("top_text.csv", texts, **truth)
+    forms.table("top_prob.csv", {"label": y, "pred": predicted, "prob": confidence}, may_ask=True, **truth)
+
+
+def _several_files(forms: Forms) -> None:
+    two = {"expect": {"models": 2}}
+    for name, values, ids in (
+        ("shards", forms.logits, True),
+        ("plain", forms.logits, False),
+        ("others", forms.other, True),
+    ):
+        forms.shards(name, values, ids=ids)
+    forms.add("folder of shards", "shards")
+    forms.add("folder of shards without ids", "plain")
+    forms.add("glob of shards", "shards/part-*.parquet")
+    forms.add("shards as the shell gives them", *(f"shards/part-{number}.parquet" for number in range(5)), may_ask=True)
+    forms.add("two folders of shards", "shards", "others", **two)
+    rows = {"id": np.arange(SAMPLES), "label": forms.labels}
+    for name, values in (("a", forms.logits), ("b", forms.other)):
+        pq.write_table(pa.table(rows | {"logits": list(values)}), forms.folder / f"{name}.parquet")
+    forms.add("two models", "a.parquet", "b.parquet", **two)
+    forms.add("two named models", "plain CE=a.parquet", "MTE=b.parquet", **two)
+    forms.add("a CSV and a Parquet file", "a.parquet", "wide_0.csv", **two)
+    frames = [
+        pd.DataFrame(rows | {"model": name, "logits": list(values)})
+        for name, values in (("A", forms.logits), ("B", forms.other))
+    ]
+    pd.concat(frames).to_parquet(forms.folder / "long.parquet", index=False)
+    forms.add("a column of models", "long.parquet", **two)
+    pd.concat(frames).drop(columns="id").to_parquet(forms.folder / "long_plain.parquet", index=False)
+    forms.add("a column of models without ids", "long_plain.parquet", **two)
+    far = {"expect": forms.truth | {"ood": OOD_SAMPLES}}
+    minus = np.full(OOD_SAMPLES, -1)
+    for name, labels in (("none", None), ("minus", minus), ("theirs", forms.far_labels)):
+        columns = {"logits": list(forms.far)} | ({} if labels is None else {"label": labels})
+        pq.write_table(pa.table(columns), forms.folder / f"ood_{name}.parquet")
+        forms.add(f"ood, labels: {name}", "a.parquet", "--ood", f"ood_{name}.parquet", **far)
+    np.save(forms.folder / "ood.npy", forms.far)
+    forms.add("ood, npy", "a.parquet", "--ood", "ood.npy", **far)
+
+
+def _refused(forms: Forms) -> None:
+    p, y = forms.probabilities, forms.labels
+    twice = {"id": [*range(SAMPLES)] * 2, "logits": list(forms.logits) * 2, "label": [*y] * 2}
+    pq.write_table(pa.table(twice), forms.folder / "twice.parquet")
+    forms.refuse("twice.parquet", "same id", "row 0")
+    bad = forms.logits.copy()
+    bad[7, 3] = np.nan
+    pq.write_table(pa.table({"logits": list(bad), "label": y}), forms.folder / "nan.parquet")
+    forms.refuse("nan.parquet", "row 7", "3")
+    files = {
+        "sums.npz": (p * np.where(np.arange(SAMPLES) == 5, 1.1, 1)[:, None], y, ("row 5",)),
+        "not_probabilities.npz": (forms.logits, y, ("logits",)),
+        "from_one.npz": (p, y + 1, ("label", "subtract 1")),
+        "signs.npz": (p[:, :2] / p[:, :2].sum(-1, keepdims=True), np.where(y > 2, 1, -1), ("write 0 and 1",)),
+    }
+    for name, (values, labels, words) in files.items():
+        np.savez(forms.folder / name, probabilities=values, labels=labels)
+        forms.refuse(name, *words)
+    forms.refuse("no such file", "nope.parquet", arguments=("nope.parquet",))
+    forms.refuse("no such column", "what", "prob_0", arguments=("wide.parquet", "--label", "what"))
+    (forms.folder / "notes.txt").write_text("predictions\n")
+    forms.refuse("notes.txt", ".parquet", ".csv")
