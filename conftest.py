@@ -1,15 +1,22 @@
-"""What all tests share: threads, Hypothesis, and the folder of real data."""
+"""What all tests share: threads, Hypothesis, the fork server, and the folder of real data."""
 
+import multiprocessing
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("default")
+
+# One server for all tests of a process: to import the engine takes ten seconds.
+multiprocessing.get_context("forkserver").set_forkserver_preload(
+    ["counterpoise.training.tuning", "counterpoise_study.grid"]
+)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -35,3 +42,21 @@ def real_data() -> Callable[[str], Path]:
         pytest.skip(f"{root / name} is missing")
 
     return root_with
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """A folder that is made once, by whichever of the test processes needs it first."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        folder = shared / f"made-{name}"
+        with FileLock(f"{folder}.lock"):
+            if not (done := folder / "made").exists():
+                folder.mkdir(exist_ok=True)
+                make(folder)
+                done.touch()
+        return folder
+
+    return made

@@ -37,7 +37,7 @@ from counterpoise.models import Backbone, build_model
 BACKBONE = Backbone("resnet18", width=16)
 BATCH, OTHER_BATCHES = 100, (1, 7)
 MOST_DIFFERENCE, MOST_PROBABILITY_DIFFERENCE, MOST_TIME = 1e-4, 1e-5, 1.02
-STEPS, ROUNDS, SHORT_STEPS, SHORT_ROUNDS, SHORT_IMAGES = 300, 100, 15, 6, 1000
+STEPS, ROUNDS, SHORT_STEPS, SHORT_ROUNDS, SHORT_IMAGES = 300, 100, 15, 2, 500
 
 Run = Callable[[Tensor], Tensor]
 

@@ -82,7 +82,7 @@ def main() -> None:
 
 def run_trials(trials: int, *, seed: int) -> tuple[int, Counter[str]]:
     """How many of the trials ended as the uninterrupted run, and where the kills fell."""
-    _LAUNCH.set_forkserver_preload(["counterpoise.training", "counterpoise.data.stream"])
+    _LAUNCH.set_forkserver_preload(["counterpoise.training.run", "counterpoise.data.stream"])
     combinations = list(product(METHODS, PIPELINES, PRECISIONS))
     # The order is mixed, so that a few trials are not all of one method.
     random.Random(seed).shuffle(combinations)  # noqa: S311

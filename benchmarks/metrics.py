@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch_uncertainty.metrics
-import torchmetrics
 from torch import Tensor
 
 from benchmarks.reporting import Check, finish, progress
@@ -152,6 +150,8 @@ def plain(probabilities: Tensor, labels: Tensor) -> float:
 
 def theirs(probabilities: Tensor, labels: Tensor) -> float:
     """The class of torch-uncertainty."""
+    import torch_uncertainty.metrics
+
     metric = torch_uncertainty.metrics.ClasswiseCalibrationError(probabilities.shape[-1], num_bins=BINS)
     metric.update(probabilities, labels)
     return float(metric.compute())
@@ -159,6 +159,8 @@ def theirs(probabilities: Tensor, labels: Tensor) -> float:
 
 def class_by_class(probabilities: Tensor, labels: Tensor) -> float:
     """The library torchmetrics has no classwise error; its binary one, for each class in turn."""
+    import torchmetrics
+
     classes = probabilities.shape[-1]
     total = 0.0
     for k in range(classes):
@@ -215,11 +217,15 @@ def _stream_in_process(sender: Any, name: str, samples: int, classes: int) -> No
             stream.update(probabilities=batch, labels=labels)
         stream.compute()
     elif name == "torch-uncertainty":
+        import torch_uncertainty.metrics
+
         # It keeps every batch; a copy stands for the loader's next one. Its compute, which needs more, is left out.
         stream = torch_uncertainty.metrics.ClasswiseCalibrationError(classes, num_bins=BINS)
         for _ in range(samples // batch_size):
             stream.update(batch.clone(), labels)
     else:
+        import torchmetrics
+
         # A binary metric for each class; they keep every probability, too.
         binary = torchmetrics.classification.BinaryCalibrationError
         metrics = [binary(n_bins=BINS, norm="l1", validate_args=False) for _ in range(classes)]

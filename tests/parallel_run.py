@@ -1,10 +1,13 @@
-"""A small run in a script of its own, so that launchers can start it on several processes.
+"""Small runs in a script of its own, so that launchers can start them on several processes.
 
-`python parallel_run.py FOLDER DEVICES STRATEGY METHOD plain|batchnorm [stop|resume|uneven|told]`
+`python parallel_run.py FOLDER DEVICES NAME,STRATEGY,METHOD,plain|batchnorm[,stop|resume|uneven|told] ...`: one after
+another, each in a folder of its name. To start two processes that import the engine takes half a minute.
 """
 
 import atexit
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,31 +90,41 @@ def run(folder: Path, *, devices: int, strategy: str, method: str, network: str,
             sys.stderr.write(f"{error}\n")
     elif action == "told":
         # One rank alone, and not the first.
-        runs_of_recipes.fit = partial(fit, callbacks=[Tell(7)] if rank_zero_only.rank == 1 else [])
         try:
-            train(recipe, folder, models=models, data=data)
+            with calling([Tell(7)] if rank_zero_only.rank == 1 else []):
+                train(recipe, folder, models=models, data=data)
         except KeyboardInterrupt:
             entry, _ = newest_intact(RunFolder(folder).checkpoints)
             (folder / f"told-{rank_zero_only.rank}").write_text(entry.file)
-        runs_of_recipes.fit = fit
         resume(folder, models=models, data=data)
     else:
-        if action == "uneven":
-            runs_of_recipes.fit = partial(fit, callbacks=[KeepBuffers(folder)])
-        train(recipe, folder, models=models, data=data)
+        with calling([KeepBuffers(folder)] if action == "uneven" else []):
+            train(recipe, folder, models=models, data=data)
+
+
+@contextmanager
+def calling(callbacks: list[L.Callback]) -> Iterator[None]:
+    """Runs in this context have further callbacks."""
+    runs_of_recipes.fit = partial(fit, callbacks=callbacks)
+    try:
+        yield
+    finally:
+        runs_of_recipes.fit = fit
 
 
 def main() -> None:
-    folder, devices, strategy, method, network, *action = sys.argv[1:]
-    atexit.register(note_how_it_ended, Path(folder), watch_models())
-    run(
-        Path(folder),
-        devices=int(devices),
-        strategy=strategy,
-        method=method,
-        network=network,
-        action=(*action, "train")[0],
-    )
+    folder, devices, *runs = sys.argv[1:]
+    atexit.register(note_how_it_ended, Path(folder) / runs[-1].partition(",")[0], watch_models())
+    for each in runs:
+        name, strategy, method, network, *action = each.split(",")
+        run(
+            Path(folder) / name,
+            devices=int(devices),
+            strategy=strategy,
+            method=method,
+            network=network,
+            action=(*action, "train")[0],
+        )
 
 
 if __name__ == "__main__":

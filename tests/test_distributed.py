@@ -176,6 +176,7 @@ def check_rank_without_samples(rank: int) -> None:
 
 def worker(rank: int, world: int, rendezvous: str) -> None:
     torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
     try:
         check_losses(rank, world)
@@ -188,6 +189,5 @@ def worker(rank: int, world: int, rendezvous: str) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_shards_equal_the_whole(world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", os.environ.get("GLOO_SOCKET_IFNAME", "lo"))
-    mp.spawn(worker, args=(world, str(tmp_path / "rendezvous")), nprocs=world)
+def test_shards_equal_the_whole(world: int, tmp_path: Path) -> None:
+    mp.start_processes(worker, (world, str(tmp_path / "rendezvous")), nprocs=world, start_method="forkserver")

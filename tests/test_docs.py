@@ -12,16 +12,44 @@ from counterpoise_study import cli as study_cli
 from tools import architecture, documentation
 from tools.markdown import section_of
 from tools.transcript import blocks_of, follow
+from warm import warm_programs
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "study/README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 PROGRAMS = {"counterpoise": cli.parse, "counterpoise-study": study_cli.parse}
 NEED_DATA = {"docs/tutorial.md": "cifar10"}
+SMALLER = {
+    "docs/quickstart.md": {"train digits --against ce": "train digits --against ce --epochs 5"},
+    "docs/runs.md": {"--epochs 20": "--epochs 2"},
+    "docs/tutorial.md": {
+        "--epochs 2 --data.limit 1000 --data.held-out 500": "--epochs 1 --data.limit 200 --data.held-out 100",
+        "--evaluation.images 1000": "--evaluation.images 200",
+        "--evaluation.corrupted-images 100": "--evaluation.corrupted-images 20",
+    },
+}
+"""Passages that take long, and what is run in their place; `.ci/long` runs these pages to the letter."""
+
+
+@pytest.fixture(scope="module")
+def programs():
+    with warm_programs() as folder:
+        yield folder
 
 
 # The README's blocks are run in an environment of their own, from the built wheel: `.ci/run`.
 @pytest.mark.parametrize("page", PAGES[1:])
-def test_blocks_run(page, tmp_path, monkeypatch, real_data):
+def test_blocks_run(page, tmp_path, monkeypatch, real_data, programs):
+    if page in NEED_DATA:
+        real_data(NEED_DATA[page])
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    follow(ROOT / page, programs=programs, instead=SMALLER.get(page))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", SMALLER)
+def test_blocks_run_to_the_letter(page, tmp_path, monkeypatch, real_data):
+    """With the installed programs, each from nothing."""
     if page in NEED_DATA:
         real_data(NEED_DATA[page])
     monkeypatch.chdir(tmp_path)

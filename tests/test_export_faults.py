@@ -99,18 +99,25 @@ def test_sizes_are_compared_before_they_are_taken(tmp_path):
         from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("shape", [(4,), (4, 6), (4, 2, 3)])
-def test_the_script_of_a_card_normalises_inputs_of_any_rank(tmp_path, shape):
-    mean, std = (10.0, 20.0, 30.0, 40.0), (1.0, 2.0, 3.0, 4.0)
-    config = ModelConfig(("a", "b", "c"), shape=shape, mean=mean, std=std)
-    (tmp_path / "config.json").write_text(config.to_json())
-    model = nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), 3))
-    export_safetensors(model, tmp_path / "model.safetensors", metadata={})
-    built = f"torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear({torch.Size(shape).numel()}, 3))"
-    text = loading_snippet(config, transformers_class=None).replace("...  # the network", f"{built}  # the network")
-    script = f"{text}\nassert inputs.shape == (1, *{shape}) and probabilities.shape == (1, 3)"
+def test_the_script_of_a_card_normalises_inputs_of_any_rank(tmp_path):
+    scripts = []
+    for shape in ((4,), (4, 6), (4, 2, 3)):
+        folder = tmp_path / str(len(shape))
+        folder.mkdir()
+        mean, std = (10.0, 20.0, 30.0, 40.0), (1.0, 2.0, 3.0, 4.0)
+        config = ModelConfig(("a", "b", "c"), shape=shape, mean=mean, std=std)
+        (folder / "config.json").write_text(config.to_json())
+        model = nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), 3))
+        export_safetensors(model, folder / "model.safetensors", metadata={})
+        built = f"torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear({torch.Size(shape).numel()}, 3))"
+        text = loading_snippet(config, transformers_class=None).replace("...  # the network", f"{built}  # the network")
+        (folder / "script.py").write_text(
+            f"{text}\nassert inputs.shape == (1, *{shape}) and probabilities.shape == (1, 3)"
+        )
+        scripts.append(f"os.chdir({str(folder)!r}); runpy.run_path('script.py')")
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    code = "; ".join(["import os, runpy", *scripts])
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
 
 
 def test_a_configuration_keeps_the_number_of_a_fitted_temperature():

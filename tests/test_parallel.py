@@ -16,9 +16,9 @@ from runs import ending
 SCRIPT = Path(parallel_run.__file__)
 
 
-def run(folder, *arguments: str, launcher: tuple[str, ...] = ()) -> None:
+def run(folder, *runs: str, launcher: tuple[str, ...] = ()) -> None:
     environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    run_python(SCRIPT, folder, *arguments, env=environment, launcher=launcher)
+    run_python(SCRIPT, folder, "2", *runs, env=environment, launcher=launcher)
 
 
 def rows(folder) -> list[dict[str, str]]:
@@ -37,52 +37,78 @@ def alone(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def by_lightning(made_once):
+    """All runs that one start of Lightning's own launcher makes."""
+    return made_once(
+        "by_lightning",
+        lambda folder: run(
+            folder,
+            "ddp,ddp,mte1,plain",
+            "fsdp,fsdp,mte1,plain",
+            "dca,ddp,dca,plain",
+            "uneven,ddp,mte1,batchnorm,uneven",
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def by_torchrun(made_once):
+    """All runs that torchrun makes; what was cut is resumed by processes that know nothing of the first part."""
+
+    def make(folder: Path) -> None:
+        whole, cut, told = "whole,ddp,mte1,batchnorm", "broken,ddp,mte1,batchnorm", "told,ddp,mte1,plain,told"
+        run(folder, f"{cut},stop", told, whole, launcher=torchrun(2))
+        run(folder, f"{cut},resume", launcher=torchrun(2))
+
+    return made_once("by_torchrun", make)
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_take_the_steps_of_one(tmp_path, alone, strategy):
-    run(tmp_path / "two", "2", strategy, "mte1", "plain")
-    found, expected = rows(tmp_path / "two"), rows(alone)
+def test_two_processes_take_the_steps_of_one(by_lightning, alone, strategy):
+    together = by_lightning / strategy
+    found, expected = rows(together), rows(alone)
     assert [row["step"] for row in found] == [row["step"] for row in expected]
     assert [float(row["loss"]) for row in found] == pytest.approx([float(row["loss"]) for row in expected], abs=1e-5)
-    one, two = (load_file(RunFolder(folder).primary) for folder in (alone, tmp_path / "two"))
+    one, two = (load_file(RunFolder(folder).primary) for folder in (alone, together))
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-5)
-    (first, second) = (
-        RowLog(RunFolder(folder).epochs, EPOCH_COLUMNS).rows()[-1] for folder in (alone, tmp_path / "two")
-    )
+    (first, second) = (RowLog(RunFolder(folder).epochs, EPOCH_COLUMNS).rows()[-1] for folder in (alone, together))
     assert float(first["validation_nll"]) == pytest.approx(float(second["validation_nll"]), abs=1e-4)
     assert first["validation_accuracy"] == second["validation_accuracy"]
 
 
-def test_a_term_over_the_batch_is_that_of_the_whole_batch_on_two_processes(tmp_path):
+def test_a_term_over_the_batch_is_that_of_the_whole_batch_on_two_processes(tmp_path, by_lightning):
     """DCA of two shares is not the mean of their DCA."""
     run_alone(tmp_path / "one", "dca")
-    run(tmp_path / "two", "2", "ddp", "dca", "plain")
-    found, expected = ([float(row["loss"]) for row in rows(tmp_path / name)] for name in ("two", "one"))
+    found, expected = (
+        [float(row["loss"]) for row in rows(folder)] for folder in (by_lightning / "dca", tmp_path / "one")
+    )
     assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_two_processes_resume_with_the_same_bits(tmp_path):
-    """With BatchNorm and torchrun; the first part is the same run, cut after an epoch."""
-    run(tmp_path / "whole", "2", "ddp", "mte1", "batchnorm", launcher=torchrun(2))
-    run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "stop", launcher=torchrun(2))
-    run(tmp_path / "broken", "2", "ddp", "mte1", "batchnorm", "resume", launcher=torchrun(2))
-    assert ending(tmp_path / "broken") == ending(tmp_path / "whole")
-    # A process that ends within its group may be aborted by the group's threads, or wait for them for ever.
-    assert {path.name for path in (tmp_path / "whole").glob("left-*")} == {"left-0", "left-1"}
+def test_two_processes_resume_with_the_same_bits(by_torchrun):
+    """With BatchNorm; the first part is the same run, cut after an epoch."""
+    assert ending(by_torchrun / "broken") == ending(by_torchrun / "whole")
 
 
-def test_a_rank_that_is_told_to_end_takes_the_other_along(tmp_path, alone):
+@pytest.mark.parametrize("last", ["whole", "broken"])
+def test_processes_leave_their_group_before_they_end(by_torchrun, last):
+    """One that ends within its group may be aborted by the group's threads, or wait for them for ever."""
+    assert {path.name for path in (by_torchrun / last).glob("left-*")} == {"left-0", "left-1"}
+
+
+def test_a_rank_that_is_told_to_end_takes_the_other_along(by_torchrun, alone):
     """After the same step of both; resumed, it takes the steps of a run that nobody ended."""
-    run(tmp_path / "told", "2", "ddp", "mte1", "plain", "told", launcher=torchrun(2))
-    assert [(tmp_path / "told" / f"told-{rank}").read_text() for rank in (0, 1)] == ["step-000000007.ckpt"] * 2
-    found, expected = ([float(row["loss"]) for row in rows(folder)] for folder in (tmp_path / "told", alone))
+    told = by_torchrun / "told"
+    assert [(told / f"told-{rank}").read_text() for rank in (0, 1)] == ["step-000000007.ckpt"] * 2
+    found, expected = ([float(row["loss"]) for row in rows(folder)] for folder in (told, alone))
     assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_ranks_validate_with_the_same_buffers_and_every_image_once(tmp_path):
+def test_ranks_validate_with_the_same_buffers_and_every_image_once(by_lightning):
     """With BatchNorm, a moving average, and validation images that the ranks cannot share evenly."""
-    folder = tmp_path / "run"
-    run(folder, "2", "ddp", "mte1", "batchnorm", "uneven")
+    folder = by_lightning / "uneven"
     for step in (5, 10):
         first, second = (torch.load(folder / f"buffers-{step}-{rank}.pt", weights_only=True) for rank in (0, 1))
         assert first

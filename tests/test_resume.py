@@ -189,8 +189,9 @@ def test_checkpoints_hold_data_and_never_code(tmp_path):
         resume(run.path, data=small_data(recipe))
 
 
-def test_three_killed_runs_end_with_the_same_bits(real_data, monkeypatch):
+@pytest.mark.parametrize("trials", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_killed_runs_end_with_the_same_bits(real_data, monkeypatch, trials):
     """The short form of `python -m benchmarks.interruptions`."""
     monkeypatch.setenv("COUNTERPOISE_DATA", str(real_data("cifar10")))
-    same, _ = interruptions.run_trials(3, seed=0)
-    assert same == 3
+    same, _ = interruptions.run_trials(trials, seed=0)
+    assert same == trials

@@ -88,8 +88,7 @@ def assert_same(one: object, other: object, place: str = "") -> None:
         assert one == other, f"{place}: {one} and {other}"
 
 
-@settings(max_examples=25)
-@given(
+PARTITIONS = given(
     seed=st.integers(0, 3),
     parts=st.lists(st.integers(0, 5), min_size=N, max_size=N),
     order=st.permutations(range(6)),
@@ -98,9 +97,9 @@ def assert_same(one: object, other: object, place: str = "") -> None:
     text_ids=st.booleans(),
     clean=st.booleans(),
 )
-def test_any_partition_merged_in_any_order_is_the_same(
-    tmp_path_factory, seed, parts, order, exact, score, text_ids, clean
-):
+
+
+def assert_any_partition_is_the_same(tmp_path_factory, seed, parts, order, exact, score, text_ids, clean):
     """Every metric, rank, group, comparison and temperature trial; each part is saved and loaded on its way."""
     data = rows_of(seed, text_ids=text_ids, clean=clean)
     options = ScoreOptions(score=score, metrics=(TopTwoAccuracy(),), paired=True, exact_samples=exact)
@@ -135,6 +134,19 @@ def test_any_partition_merged_in_any_order_is_the_same(
         assert torch.equal(one.headline.trial.samples()[0], other.headline.trial.samples()[0])
         one_trial, other_trial = (try_temperature(state.headline.trial, options=options) for state in (one, other))
         assert_same(one_trial, other_trial)
+
+
+@settings(max_examples=8)
+@PARTITIONS
+def test_any_partition_merged_in_any_order_is_the_same(tmp_path_factory, **drawn):
+    assert_any_partition_is_the_same(tmp_path_factory, **drawn)
+
+
+@pytest.mark.long
+@settings(max_examples=100)
+@PARTITIONS
+def test_any_partition_merged_in_any_order_is_the_same_long(tmp_path_factory, **drawn):
+    assert_any_partition_is_the_same(tmp_path_factory, **drawn)
 
 
 def test_the_same_parts_in_the_same_order_give_the_same_bytes():

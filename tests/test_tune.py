@@ -53,9 +53,7 @@ def small(**changes):
 @pytest.fixture(scope="module")
 def processes():
     """Real processes that can be killed, of which only the first must import everything."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["counterpoise.training.tuning"])
-    return context
+    return multiprocessing.get_context("forkserver")
 
 
 def read(folder):

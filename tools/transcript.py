@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,11 +66,22 @@ def blocks_of(text: str) -> Iterator[Block]:
         yield Block(part["language"] or "python", part[group], line, section, part["reason"] or "")
 
 
-def follow(page: Path) -> dict[str, float]:
-    """Run the blocks of a page in the current folder; seconds by section."""
+def follow(page: Path, *, programs: Path | None = None, instead: Mapping[str, str] | None = None) -> dict[str, float]:
+    """Run the blocks of a page in the current folder; seconds by section.
+
+    Args:
+        page: with the blocks.
+        programs: folder whose programs come before those beside this interpreter.
+        instead: passages of the page, which must be there, and what is run instead.
+    """
+    text = page.read_text(encoding="utf-8")
+    for passage, other in (instead or {}).items():
+        if passage not in text:
+            raise ValueError(f"{page.name} no longer has {passage!r}")
+        text = text.replace(passage, other)
     seconds: defaultdict[str, float] = defaultdict(float)
     names: dict[str, object] = {"__name__": "__main__", "__file__": str(page)}
-    for block in blocks_of(page.read_text(encoding="utf-8")):
+    for block in blocks_of(text):
         if block.reason:
             continue
         started = time.perf_counter()
@@ -79,17 +90,17 @@ def follow(page: Path) -> dict[str, float]:
             padded = "\n" * (block.line - 1) + block.code
             exec(compile(padded, str(page), "exec"), names)  # noqa: S102
         else:
-            run_commands(block.code, where=f"{page.name}, line {block.line}")
+            run_commands(block.code, where=f"{page.name}, line {block.line}", programs=programs)
         seconds[block.section] += time.perf_counter() - started
     return dict(seconds)
 
 
-def run_commands(commands: str, *, where: str) -> None:
+def run_commands(commands: str, *, where: str, programs: Path | None = None) -> None:
     """Run commands as a reader would in a shell, with the programs that are installed beside this interpreter."""
-    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    folders = [*([str(programs)] if programs else []), str(Path(sys.executable).parent), os.environ["PATH"]]
     outcome = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],  # noqa: S607
-        env=os.environ | {"PATH": programs},
+        env=os.environ | {"PATH": os.pathsep.join(folders)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

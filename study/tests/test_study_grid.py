@@ -317,7 +317,6 @@ def test_a_cell_killed_in_the_middle_ends_as_if_nothing_had_happened(tmp_path, r
         store.add([request])
     work(whole.path)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["counterpoise_study.grid"])
     process = context.Process(target=work, args=(broken.path,))
     process.start()
     (cell,) = {task.cell.id for task in tasks([request], Progress({}))}

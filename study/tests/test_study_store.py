@@ -238,7 +238,6 @@ def test_processes_that_race_on_a_store_commit_every_task_once(tmp_path):
         each.add([request])
     work_slowly(alone.path)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["counterpoise_study.grid"])
     both = context.Barrier(2)
     processes = [context.Process(target=work_slowly, args=(store.path, both.wait)) for _ in range(2)]
     for process in processes:

@@ -1,0 +1,42 @@
+# Of `.ci/run` and `.ci/long`: settings, a new environment with everything that is locked, and steps with their seconds.
+# shellcheck shell=bash
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+export COUNTERPOISE_DATA="${COUNTERPOISE_DATA:-$PWD/../shared/data}"
+# One thread against two changes float results; two test processes of one thread each fill two cores.
+export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 COUNTERPOISE_TEST_THREADS=1
+export PYTHONDONTWRITEBYTECODE=1 GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-lo}"
+# The few kernels that tests compile need no processes of their own that import torch, and no precompiled headers.
+export TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0
+
+base=$(command -v python3) # before an environment is active
+work=$(mktemp -d)
+trap 'jobs -p | xargs -r kill 2>/dev/null || true; rm -rf "$work"' EXIT
+
+step() {
+  local name=$1 started=$SECONDS
+  shift
+  printf '\n== %s\n' "$name"
+  "$@"
+  printf '== %s: %d s\n' "$name" $((SECONDS - started))
+}
+
+# Where no time is measured, or its limit is far, each of two commands keeps one core busy.
+both() {
+  "$1" &
+  local other=$!
+  "$2"
+  wait "$other"
+}
+
+install() {
+  "$base" -m uv --version >/dev/null 2>&1 || "$base" -m pip install --quiet uv
+  "$base" -m uv venv --quiet --python "$base" "$work/venv"
+  # shellcheck disable=SC1091
+  source "$work/venv/bin/activate"
+  "$base" -m uv pip sync --quiet --compile-bytecode --python "$work/venv" --require-hashes requirements/ci.txt
+  "$base" -m uv pip install --quiet --python "$work/venv" --no-deps --no-build-isolation --editable . --editable study
+  python -m compileall -q src study/src tests study/tests benchmarks tools # many short processes read them; none may write here
+  "$base" -m uv pip check --python "$work/venv" # it has every extra
+}
