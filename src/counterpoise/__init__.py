@@ -4,7 +4,7 @@ The heart is `MutualTransport`; `evaluate` measures any predictions. Importing t
 and nothing else.
 """
 
-from counterpoise.metrics import Scores, Stream, evaluate
+from counterpoise.metrics import Evaluation, Scores, Stream, compare, evaluate
 from counterpoise.objectives import (
     DeepMutualLearning,
     LossSum,
@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DeepMutualLearning",
+    "Evaluation",
     "LossSum",
     "MutualTransport",
     "Objective",
@@ -27,6 +28,7 @@ __all__ = [
     "Stream",
     "SupervisedObjective",
     "__version__",
+    "compare",
     "evaluate",
     "linear_warmup",
 ]

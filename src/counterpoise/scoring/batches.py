@@ -13,12 +13,10 @@ from counterpoise._arrays import as_tensor
 from counterpoise.functional.confidence import LOGIT_SCORES, PROBABILITY_SCORES
 from counterpoise.functional.reduction import upcast
 from counterpoise.metrics.columns import Column, is_corrupted
-from counterpoise.metrics.comparison import PAIRED
-from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.comparison import paired_values
 from counterpoise.metrics.inputs import PredictionBatch, PredictionTable
 from counterpoise.metrics.keys import Keys, mixed, sample_keys
 from counterpoise.metrics.options import ScoreOptions
-from counterpoise.metrics.standard import brier_scores
 from counterpoise.metrics.state import ScoreState
 from counterpoise.predictions import (
     MISSING_LABEL,
@@ -141,19 +139,6 @@ class BatchScorer:
             return
         for code in np.unique(column.codes[outside]).tolist():
             yield column.names[code] if code >= 0 else unnamed, outside & (column.codes == code)
-
-
-def paired_values(batch: PredictionBatch) -> tuple[Tensor, ...]:
-    """Of each sample what the metrics `PAIRED` are means of, float64 `[n]` each."""
-    assert batch.log_label is not None  # noqa: S101
-    confidence, hits = batch.top()
-    values = {
-        Key.ACCURACY: hits.double(),
-        Key.NLL: -batch.log_label.double(),
-        Key.BRIER: brier_scores(batch),
-        Key.MEAN_GAP: confidence.double() - hits.double(),
-    }
-    return tuple(values[key] for key in PAIRED)
 
 
 def require_score(file: PredictionFile, score: str) -> None:
