@@ -2,19 +2,18 @@
 
 import html.parser
 import re
+from dataclasses import replace
 
-import evaluations as made
 import numpy as np
 import pytest
 
-from counterpoise import Evaluation, compare, evaluate
+import evaluations as made
+from counterpoise import Evaluation, compare
 from counterpoise._text import width_of
 from counterpoise.metrics.comparison import Comparison, Difference
-from counterpoise.metrics.estimates import KEY_METRICS, Key
+from counterpoise.metrics.estimates import KEY_METRICS, Estimate, Key
 from counterpoise.report import numbers, terminal
 from counterpoise.scoring import score_files
-
-NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*%?|undefined")
 
 
 def several(models, name="net"):
@@ -63,10 +62,11 @@ def test_better_and_worse_are_marked_by_sign_and_by_colour():
 
 
 def test_an_interval_that_leaves_its_value_out_is_explained_below_it():
-    few = evaluate(probabilities=np.random.default_rng(0).dirichlet([9] * 10, 80), labels=np.arange(80) % 10)
-    outside = [key for key, e in few.items() if not e.low <= e.value <= e.high]
-    assert outside
-    text = terminal.as_text(Evaluation([few]), risk=0.1, everything=True)
+    scores = made.scores(0)
+    biased = replace(scores, estimates=scores.estimates | {Key.ECE: Estimate(0.1, 0.01, 0.05)})
+    outside = [key for key, e in biased.items() if not e.low <= e.value <= e.high]
+    text = terminal.as_text(Evaluation([biased]), risk=0.1, everything=True)
+    assert "10.00† (1.00 to 5.00)" in text
     assert text.count("†") == len(outside) + 1
     assert "plug-in value" in text
 

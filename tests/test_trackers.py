@@ -1,9 +1,9 @@
 """What trackers hold after one call, read back by their own readers."""
 
-import evaluations as made
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
+import evaluations as made
 from counterpoise.integrations.trackers import log_to_mlflow, log_to_tensorboard, log_to_wandb, scalars
 from counterpoise.metrics import Evaluation
 
@@ -31,7 +31,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     scores = made.scores(0)
-    with pytest.raises(ValueError, match="wandb.init"):
+    with pytest.raises(ValueError, match=r"wandb\.init"):
         log_to_wandb(scores)
     with wandb.init(dir=tmp_path, project="test") as run:
         log_to_wandb(scores, run=run)
