@@ -29,7 +29,7 @@ def scalars(results: Scores | Evaluation) -> dict[str, float]:
 
     >>> from counterpoise import evaluate
     >>> found = scalars(evaluate(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], labels=[0, 1, 1]))
-    >>> round(found["accuracy"], 3), round(found["accuracy/low"], 3)
+    >>> round(found["accuracy"], 3), round(found["accuracy.low"], 3)
     (0.667, 0.208)
     """
     evaluation = as_evaluation(results)
@@ -96,8 +96,8 @@ def log_to_tensorboard(results: Scores | Evaluation, writer: "SummaryWriter", *,
 def _values(prefix: str, estimates: Estimates) -> dict[str, float]:
     found: dict[str, float] = {}
     for key, estimate in estimates.items():
-        name = f"{prefix}{_plain(key)}"
-        found |= {name: estimate.value, f"{name}/low": estimate.low, f"{name}/high": estimate.high}
+        name = f"{prefix}{_plain(key)}"  # not a folder of its limits: MLflow keeps a file for each name
+        found |= {name: estimate.value, f"{name}.low": estimate.low, f"{name}.high": estimate.high}
     return found
 
 
