@@ -146,7 +146,7 @@ def _labels(forms: Forms) -> None:
     rounded = {name: np.round(column, 3) for name, column in base.items()}
     forms.table("rounded_3.csv", rounded | {"label": forms.labels}, tolerance=2e-3)
     rounded = {name: np.round(column, 2) for name, column in base.items()}
-    forms.table("rounded_2.csv", rounded | {"label": forms.labels}, expect=forms.top, tolerance=5e-3, may_ask=True)
+    forms.table("rounded_2.csv", rounded | {"label": forms.labels}, expect=forms.top, tolerance=0.02, may_ask=True)
     percent = {name: np.round(100 * column, 4) for name, column in base.items()}
     forms.table("percent.csv", percent | {"label": forms.labels}, may_ask=True, tolerance=1e-5)
 

@@ -213,7 +213,7 @@ def test_text_is_at_most_100_columns_wide_and_holds_no_control_characters(three,
 
 def test_terminal_text_says_what_was_found(three):
     one = terminal.as_text(Evaluation(three.models[:1]), risk=0.3)
-    several = terminal.as_text(three, risk=0.3)
+    several = terminal.as_text(three, risk=0.3, everything=True)
     for text in (one, several):
         assert "overconfident by 26.9 points (90% interval 24.9 to 29.0)" in " ".join(text.split())
         assert "noise floor" in text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from counterpoise._lazy import lazily
 
 if TYPE_CHECKING:
-    from counterpoise.metrics import Scores, Stream, evaluate
+    from counterpoise.metrics import Evaluation, Scores, Stream, compare, evaluate
     from counterpoise.objectives import (
         DeepMutualLearning,
         LossSum,
@@ -24,7 +24,7 @@ else:
         __name__,
         {
             "functional": "functional",
-            "metrics": "metrics Scores Stream evaluate",
+            "metrics": "metrics Evaluation Scores Stream compare evaluate",
             "objectives": "objectives DeepMutualLearning LossSum MutualTransport Objective ObjectiveOutput "
             "SupervisedObjective linear_warmup",
         },
@@ -34,6 +34,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DeepMutualLearning",
+    "Evaluation",
     "LossSum",
     "MutualTransport",
     "Objective",
@@ -42,6 +43,7 @@ __all__ = [
     "Stream",
     "SupervisedObjective",
     "__version__",
+    "compare",
     "evaluate",
     "linear_warmup",
 ]

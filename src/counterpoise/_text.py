@@ -1,6 +1,7 @@
 """Names from anywhere, made fit to be shown."""
 
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterable
 
@@ -31,6 +32,12 @@ def width_of(text: str) -> int:
     """
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Printable lines of at most so many columns."""
+    line = printable(text)
+    return textwrap.fill(line, max(width // 2, width - (width_of(line) - len(line))))
 
 
 def shown(text: str, *, most: int = 24) -> str:

@@ -78,6 +78,8 @@ class Evaluate:
     """Write the report, one self-contained file, here."""
     figures: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Write every figure as PNG and SVG into this folder."""
+    all: Flag = False
+    """Print every metric, not the key ones alone."""
     json: Flag = False
     """Print the scores as JSON instead of a table."""
     markdown: Flag = False
@@ -198,7 +200,7 @@ class Evaluate:
         if self.markdown or self.latex:
             written = as_markdown if self.markdown else as_latex
             return "\n\n".join(written(table) for table in numbers.all_tables(evaluation))
-        return terminal.as_text(evaluation, risk=self.risk)
+        return terminal.as_text(evaluation, risk=self.risk, everything=self.all)
 
 
 def _named(argument: str) -> tuple[str | None, str]:

@@ -1,7 +1,8 @@
 """Metrics of predictions: in one call with `evaluate`, in a stream of batches, or as a state that merges."""
 
+from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
-from counterpoise.metrics.in_memory import evaluate
+from counterpoise.metrics.in_memory import ModelPredictions, compare, evaluate
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.protocol import Metric
 from counterpoise.metrics.scores import Scores
@@ -21,10 +22,12 @@ __all__ = [
     "ClasswiseCalibration",
     "ConfidenceRanking",
     "Estimate",
+    "Evaluation",
     "Key",
     "Metric",
     "MetricInfo",
     "MisclassificationDetection",
+    "ModelPredictions",
     "OodDetection",
     "Performance",
     "ScoreOptions",
@@ -32,6 +35,7 @@ __all__ = [
     "Scores",
     "Stream",
     "TopLabelCalibration",
+    "compare",
     "evaluate",
     "unpadded",
 ]

@@ -7,18 +7,28 @@ compared sample by sample. Overlap of two intervals is not a test; this is.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
+from counterpoise._views import view
 from counterpoise.functional.paired import paired_accuracy_interval, paired_mean_interval
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
+from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.jackknife import left_out, left_out_ood
 from counterpoise.metrics.scores import Scores
+from counterpoise.metrics.standard import brier_scores
 from counterpoise.metrics.state import Headline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 SCHEMA = "counterpoise.evaluation"
 SCHEMA_VERSION = 1
@@ -36,8 +46,8 @@ class Difference:
 
     first: int
     second: int
-    estimates: dict[str, Estimate]
-    ood: dict[str, dict[str, Estimate]]
+    estimates: dict[str, Estimate] = field(repr=False)
+    ood: dict[str, dict[str, Estimate]] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class Comparison:
 
     samples: int
     level: float
-    differences: list[Difference]
+    differences: list[Difference] = field(repr=False)
 
     def best(
         self, key: str, values: list[float], *, higher_is_better: bool | None, ood: str | None = None
@@ -75,8 +85,11 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Scores of one or several models, and how they compare where they saw the same samples."""
+class Evaluation(Mapping[str, Scores]):
+    """Scores of one or several models, and how they compare where they saw the same samples.
+
+    Prints as tables, renders in a notebook; a mapping from the names of the models to their scores.
+    """
 
     models: list[Scores]
     comparison: Comparison | None = None
@@ -86,6 +99,43 @@ class Evaluation:
         """Title, unit and better direction of a metric that some model has."""
         return next(model.info_of(key) for model in self.models if key in KEY_INFO or key in model.info)
 
+    def __getitem__(self, name: str) -> Scores:
+        """The scores of the model of that name."""
+        for model in self.models:
+            if model.source.name == name:
+                return model
+        raise KeyError(f"no model {name!r}; there are {', '.join(self)}")
+
+    def __iter__(self) -> Iterator[str]:
+        return (model.source.name for model in self.models)
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def __repr__(self) -> str:
+        compared = "compared" if self.comparison is not None else "not compared"
+        return f"<Evaluation of {', '.join(map(repr, self))}: {compared}>"
+
+    def __str__(self) -> str:
+        return str(view("text")(self))
+
+    def _repr_html_(self) -> str:
+        return str(view("html")(self))
+
+    def plot(self) -> "Figure":
+        """The reliability diagrams side by side, a matplotlib figure."""
+        figure: Figure = view("figure")(self)
+        return figure
+
+    def report(self, path: str | Path) -> None:
+        """Write the report, one self-contained HTML file."""
+        view("page")(self, path)
+
+    def to_pandas(self) -> "DataFrame":
+        """A row for each estimate and each difference: what `counterpoise evaluate --csv` prints."""
+        table: DataFrame = view("table")(self)
+        return table
+
     def to_json(self) -> str:
         """Strict JSON, as `Scores.to_json`."""
         return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
@@ -94,6 +144,21 @@ class Evaluation:
     def from_json(cls, text: str) -> "Evaluation":
         """Read what `to_json` wrote; anything else is a `ValueError`."""
         return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+
+
+def as_evaluation(results: Scores | Evaluation) -> Evaluation:
+    """Scores as the evaluation of one model."""
+    return results if isinstance(results, Evaluation) else Evaluation([results])
+
+
+def paired_values(batch: PredictionBatch) -> Tensor:
+    """Of each sample what the metrics `PAIRED` are means of, float64 `[n, len(PAIRED)]`; NaN where it is not known."""
+    confidence, hits = batch.top()
+    values = {Key.ACCURACY: hits.double(), Key.MEAN_GAP: confidence.double() - hits.double()}
+    if batch.log_label is not None:
+        values |= {Key.NLL: -batch.log_label.double(), Key.BRIER: brier_scores(batch)}
+    unknown = torch.full_like(values[Key.ACCURACY], torch.nan)
+    return torch.stack([values.get(key, unknown) for key in PAIRED], -1)
 
 
 def compare(

@@ -16,8 +16,8 @@ class Key(StrEnum):
     BRIER_CALIBRATION = "brier_calibration"
     BRIER_REFINEMENT = "brier_refinement"
     MEAN_GAP = "mean_gap"
-    ECE = "ece"
     DEBIASED_ECE = "debiased_ece"
+    ECE = "ece"
     EQUAL_MASS_ECE = "equal_mass_ece"
     SMOOTH_ECE = "smooth_ece"
     MCE = "mce"
@@ -62,9 +62,9 @@ KEY_INFO: dict[str, MetricInfo] = {
     Key.BRIER: MetricInfo("Brier score", 1, "", False),
     Key.BRIER_CALIBRATION: MetricInfo("  calibration part", 1, "", False),
     Key.BRIER_REFINEMENT: MetricInfo("  refinement part", 1, "", False),
-    Key.MEAN_GAP: MetricInfo("Mean confidence - accuracy", 100, "points", None),
+    Key.MEAN_GAP: MetricInfo("Overconfidence", 100, "points", None),
+    Key.DEBIASED_ECE: MetricInfo("ECE, debiased", 100, "%", False),
     Key.ECE: MetricInfo("ECE", 100, "%", False),
-    Key.DEBIASED_ECE: MetricInfo("ECE, debiased (sign cross-fit)", 100, "%", False),
     Key.EQUAL_MASS_ECE: MetricInfo("ECE, equal-mass bins", 100, "%", False),
     Key.SMOOTH_ECE: MetricInfo("ECE, smooth", 100, "%", False),
     Key.MCE: MetricInfo("Maximum calibration error", 100, "%", False),
@@ -79,6 +79,20 @@ KEY_INFO: dict[str, MetricInfo] = {
     Key.AURC: MetricInfo("AURC", 1000, "e-3", False),
     Key.EXCESS_AURC: MetricInfo("Excess AURC", 1000, "e-3", False),
 }
+
+
+KEY_METRICS = (
+    Key.ACCURACY,
+    Key.NLL,
+    Key.BRIER,
+    Key.MEAN_GAP,
+    Key.DEBIASED_ECE,
+    Key.ECE,
+    Key.AUROC,
+    Key.FPR_AT_TPR95,
+    Key.AURC,
+)
+"""What is shown where there is no room for every metric."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,10 @@ class Estimate:
     high: float
     floor: float | None = None
     error_bound: float | None = None
+
+    def __str__(self) -> str:
+        interval = "" if math.isnan(self.low) else f" ({self.low:.4g} to {self.high:.4g})"
+        return f"{self.value:.4g}{interval}"
 
     @classmethod
     def of(

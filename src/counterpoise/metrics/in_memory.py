@@ -1,14 +1,20 @@
-"""One call from predictions in memory to `Scores`."""
+"""One call from predictions in memory to `Scores`, and from those of several models to their comparison."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import combinations
+from typing import Any, TypedDict
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
+from counterpoise.functional.paired import power_sums
 from counterpoise.metrics.columns import label_column
+from counterpoise.metrics.comparison import PAIRED, Evaluation, paired_values
+from counterpoise.metrics.comparison import compare as compare_states
 from counterpoise.metrics.inputs import PredictionTable, prediction_table
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.protocol import Metric
@@ -64,41 +70,165 @@ def evaluate(
     >>> evaluate(confidence=[0.9, 0.8, 0.6], correct=[True, True, False]).missing["nll"]
     'only the confidence of the predicted class is known; it needs the probabilities of all classes'
     """
+    own: ModelPredictions = {
+        "logits": logits,
+        "probabilities": probabilities,
+        "confidence": confidence,
+        "correct": correct,
+        "ood_logits": ood_logits,
+        "ood_probabilities": ood_probabilities,
+        "ood_confidence": ood_confidence,
+    }
+    options = ScoreOptions(score=score, bins=bins, level=level, metrics=tuple(metrics), clustered=bool(multilabel))
+    table, ood = _tables(own, labels=labels, multilabel=multilabel, valid=valid, class_names=class_names)
+    state, _ = _measured(table, ood, options)
+    return _scores(state, table, name="")
+
+
+class ModelPredictions(TypedDict, total=False):
+    """What one model says of the samples, and likewise of OOD samples; see `evaluate`."""
+
+    logits: Any
+    probabilities: Any
+    confidence: Any
+    correct: Any
+    ood_logits: Any
+    ood_probabilities: Any
+    ood_confidence: Any
+
+
+def compare(
+    models: Mapping[str, ModelPredictions],
+    *,
+    labels: Any = None,
+    multilabel: bool = False,
+    valid: Any = None,
+    score: str = "max_softmax",
+    bins: int = DEFAULT_BINS,
+    level: float = DEFAULT_LEVEL,
+    class_names: Sequence[Any] | None = None,
+    metrics: Sequence[Metric] = (),
+) -> Evaluation:
+    """Measure several models on the same samples, and their paired differences.
+
+    Args:
+        models: by name, what each says of the samples, all in the same order; OOD samples likewise.
+        labels: as in `evaluate`, and so are the others.
+        multilabel: several labels may apply to a sample.
+        valid: rows where it is False are left out.
+        score: confidence score for misclassification and OOD detection.
+        bins: number of calibration bins.
+        level: nominal coverage of one comparison.
+        class_names: one for each class.
+        metrics: in addition to the standard ones.
+
+    >>> labels = [0, 1, 1, 0] * 50
+    >>> timid, bold = [[0.6, 0.4], [0.4, 0.6]] * 100, [[0.9, 0.1], [0.1, 0.9]] * 100
+    >>> found = compare({"timid": {"probabilities": timid}, "bold": {"probabilities": bold}}, labels=labels)
+    >>> print(found["bold"]["nll"])
+    1.204 (1.051 to 1.357)
+    >>> print(found.comparison.differences[0].estimates["nll"])
+    0.4904 (0.3648 to 0.6161)
+    """
+    _require_names(models)
+    several = len(models) > 1
+    options = ScoreOptions(
+        score=score, bins=bins, level=level, metrics=tuple(metrics), paired=several, clustered=bool(multilabel)
+    )
+    found, states, values, sizes = list[Scores](), list[ScoreState](), list[Tensor](), dict[str, tuple[int, int]]()
+    for name, own in models.items():
+        try:
+            table, ood = _tables(own, labels=labels, multilabel=multilabel, valid=valid, class_names=class_names)
+            state, of_samples = _measured(table, ood, options)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        sizes[name] = len(of_samples), 0 if ood is None else len(ood.values)
+        states.append(state)
+        values.append(of_samples)
+        found.append(_scores(state, table, name=str(name)))
+    first = next(iter(sizes))
+    for name, size in sizes.items():
+        if several and size != sizes[first]:
+            raise ValueError(
+                f"{name!r} has {size[0]} samples and {size[1]} OOD samples, {first!r} has {sizes[first][0]} and "
+                f"{sizes[first][1]}: models are compared on the same samples"
+            )
+    if not several:
+        return Evaluation(found)
+    pairs = None
+    if not multilabel:  # decisions about one sample are not independent
+        known = [(place, str(key)) for place, key in enumerate(PAIRED) if all(key in each for each in found)]
+        pairs = {
+            (one, other): {key: power_sums(values[other][:, place] - values[one][:, place]) for place, key in known}
+            for one, other in combinations(range(len(found)), 2)
+        }
+    return Evaluation(found, compare_states(found, [state.headline for state in states], level=level, pairs=pairs))
+
+
+def _require_names(models: Any) -> None:
+    """Refuse what does not say for each model whether it holds logits or probabilities."""
+    if not isinstance(models, Mapping) or not models:
+        raise ValueError("models is a dictionary by name, such as {'ce': {'logits': ...}, 'mte': {'logits': ...}}")
+    known = list(ModelPredictions.__annotations__)
+    for name, own in models.items():
+        if not isinstance(own, Mapping) or not set(own) <= set(known):
+            raise ValueError(
+                f"say what {name!r} holds, logits or probabilities, which are never told apart by their values: "
+                f"{{{name!r}: {{'logits': ...}}}} (its names may be {', '.join(known)})"
+            )
+
+
+def _tables(
+    own: ModelPredictions, *, labels: Any, multilabel: bool, valid: Any, class_names: Sequence[Any] | None
+) -> tuple[PredictionTable, PredictionTable | None]:
+    confidence, correct = own.get("confidence"), own.get("correct")
     if confidence is None and labels is None:
         raise ValueError("labels are needed; pass labels=")
     if confidence is not None and correct is None and labels is None:
         raise ValueError("whether each prediction is right is needed; pass correct=")
-    options = ScoreOptions(score=score, bins=bins, level=level, metrics=tuple(metrics), clustered=bool(multilabel))
     table = prediction_table(
-        logits=logits,
-        probabilities=probabilities,
+        logits=own.get("logits"),
+        probabilities=own.get("probabilities"),
         confidence=confidence,
-        labels=labels,
+        labels=labels if correct is None else None,
         correct=correct,
         multilabel=multilabel,
         valid=valid,
         class_names=class_names,
     )
-    given = [each for each in (ood_logits, ood_probabilities, ood_confidence) if each is not None]
-    if multilabel and given:
-        raise ValueError("OOD detection is of samples, multilabel scores of single labels; leave the OOD samples out")
-    ood = _ood_table(table, ood_logits, ood_probabilities, ood_confidence) if given else None
+    given = [own.get("ood_logits"), own.get("ood_probabilities"), own.get("ood_confidence")]
+    ood = None
+    if any(each is not None for each in given):
+        if multilabel:
+            raise ValueError(
+                "OOD detection is of samples, multilabel scores of single labels; leave the OOD samples out"
+            )
+        ood = _ood_table(table, *given)
     if table.valid is not None and not bool(table.valid.any()):
         raise ValueError("valid= is False for every row: there is nothing to measure")
-    state = ScoreState(classes=table.classes, options=options)
+    return table, ood
+
+
+def _measured(table: PredictionTable, ood: PredictionTable | None, options: ScoreOptions) -> tuple[ScoreState, Tensor]:
+    """The state of all samples, and where models are compared what is known of each, `[n, len(PAIRED)]`."""
+    state, values = ScoreState(classes=table.classes, options=options), list[Tensor]()
+    several = table.decisions > 1
     for batch, kept in table.batches():
         rows = kept.cpu().numpy()
-        columns = label_column(rows % table.decisions, table.decisions, table.class_names) if multilabel else {}
-        # Models are not compared: the place of a sample is its id.
+        columns = label_column(rows % table.decisions, table.decisions, table.class_names) if several else {}
+        # Samples are the same by their place.
         state.add(batch, (rows // table.decisions).astype(np.uint64), columns=columns)
+        if options.paired:
+            values.append(paired_values(batch))
     if ood is not None:
         for batch, kept in ood.batches():
             state.add_ood(OOD, batch, kept.cpu().numpy().astype(np.uint64))
-    return replace(
-        state.compute(),
-        class_names=None if table.class_names is None or multilabel else list(table.class_names),
-        source=Source(notices=state.notices()),
-    )
+    return state, torch.cat(values) if values else torch.empty(0)
+
+
+def _scores(state: ScoreState, table: PredictionTable, *, name: str) -> Scores:
+    names = None if table.class_names is None or table.decisions > 1 else list(table.class_names)
+    return replace(state.compute(), class_names=names, source=Source(name=name, notices=state.notices()))
 
 
 def _ood_table(table: PredictionTable, logits: Any, probabilities: Any, confidence: Any) -> PredictionTable:

@@ -1,28 +1,23 @@
-"""`Scores`: one small JSON with every estimate, bin sum and curve that a table or a figure needs.
+"""`Scores`: one small JSON with every estimate, bin sum and curve that a table or a figure needs."""
 
-Printed as text of at most 100 columns, and as HTML in notebooks.
-"""
-
-import html
-import math
-import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import write_text
-from counterpoise._text import shown
+from counterpoise._views import view
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo, percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 SCHEMA = "counterpoise.scores"
 SCHEMA_VERSION = 1
 CURVE_POINTS = 512
 """Curves are thinned to at most this many points, ends included: evenly by samples, or by those of either side."""
-
-MOST_COLUMNS = 100
-
-Row = tuple[str, str, str, str]
-"""Metric, value, interval, noise floor."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class RankingScores:
     positives: int
     negatives: int
     estimates: dict[str, Estimate]
-    curves: dict[str, list[float]]
+    curves: dict[str, list[float]] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -132,8 +127,10 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(Mapping[str, Estimate]):
     """All that is known of how far some predictions can be trusted; prints as a table, renders in a notebook.
+
+    A mapping from the names of metrics to their estimates: `scores["ece"].value`, `for key in scores`.
 
     Attributes:
         samples: number of labelled samples.
@@ -173,22 +170,47 @@ class Scores:
 
     def __getitem__(self, key: str) -> Estimate:
         """The estimate of that name, of performance, calibration or misclassification detection."""
-        everything = self.estimates | self.misclassification.estimates
+        for estimates in (self.estimates, self.misclassification.estimates):
+            if key in estimates:
+                return estimates[key]
         if key in self.missing:
             raise KeyError(f"no metric {key!r}: {self.missing[key]}")
-        if key not in everything:
-            raise KeyError(f"no metric {key!r}; there are {', '.join(everything)}")
-        return everything[key]
+        raise KeyError(f"no metric {key!r}; there are {', '.join(self)}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.estimates | self.misclassification.estimates)
+
+    def __len__(self) -> int:
+        return len(self.estimates | self.misclassification.estimates)
 
     def info_of(self, key: str) -> MetricInfo:
         """Title, unit and better direction of a metric."""
         return KEY_INFO.get(key) or self.info[key]
 
+    def __repr__(self) -> str:
+        name = f" of {self.source.name!r}" if self.source.name else ""
+        values = [f", {key} {self[key].value:.4g}" for key in (Key.ACCURACY, Key.ECE) if key in self]
+        return f"<Scores{name}: {self.samples:,} samples, {self.classes:,} classes{''.join(values)}>"
+
     def __str__(self) -> str:
-        return as_text(self)
+        return str(view("text")(self))
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        return str(view("html")(self))
+
+    def plot(self) -> "Figure":
+        """The reliability diagram, a matplotlib figure."""
+        figure: Figure = view("figure")(self)
+        return figure
+
+    def report(self, path: str | Path) -> None:
+        """Write the report, one self-contained HTML file."""
+        view("page")(self, path)
+
+    def to_pandas(self) -> "DataFrame":
+        """A row for each estimate, of OOD sets and groups too: what `counterpoise evaluate --csv` prints."""
+        table: DataFrame = view("table")(self)
+        return table
 
     def to_json(self) -> str:
         """Strict JSON: NaN is null, infinities are the strings "inf" and "-inf"."""
@@ -209,33 +231,6 @@ class Scores:
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
 
 
-def as_text(scores: Scores) -> str:
-    """A table with a line for each metric."""
-    width = max(len(row[0]) for _, rows in _sections(scores) for row in rows)
-    lines = [textwrap.fill(verdict(scores), MOST_COLUMNS), f"({_size(scores)})", ""]
-    lines.append(f"{'':{width}}  {'value':>14}  {f'{percent(scores.level)} interval':>20}  {'noise floor':>11}")
-    for title, rows in _sections(scores):
-        lines.append(title)
-        for name, value, interval, floor in rows:
-            lines.append(f"{name:{width}}  {value:>14}  {interval:>20}  {floor:>11}".rstrip())
-    return "\n".join(lines)
-
-
-def as_html(scores: Scores) -> str:
-    """The same table as HTML, every text escaped."""
-
-    def cells(tag: str, texts: tuple[str, ...]) -> str:
-        return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)
-
-    body = ""
-    for title, rows in _sections(scores):
-        body += f'<tr><th colspan="4" style="text-align:left">{html.escape(title)}</th></tr>'
-        body += "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    head = cells("th", ("", "value", f"{percent(scores.level)} interval", "noise floor"))
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<p>{html.escape(verdict(scores))} ({_size(scores)})</p>{table}"
-
-
 def verdict(scores: Scores) -> str:
     """One sentence on whether confidence and accuracy agree."""
     gap, accuracy = scores[Key.MEAN_GAP], scores[Key.ACCURACY].value
@@ -248,43 +243,3 @@ def verdict(scores: Scores) -> str:
         return f"{says}: underconfident by {-100 * gap.value:.1f} points {interval}."
     interval = f"({percent(scores.level)} interval {100 * gap.low:.1f} to {100 * gap.high:.1f} points)"
     return f"{says}: no difference beyond chance {interval}."
-
-
-def _size(scores: Scores) -> str:
-    return f"{scores.samples:,} samples, {scores.classes:,} classes, {scores.bins} bins"
-
-
-def _sections(scores: Scores) -> list[tuple[str, list[Row]]]:
-    sections = [("Performance and calibration", _rows(scores, scores.estimates))]
-    sections.append(_ranking_section(scores, "Right from wrong", scores.misclassification))
-    for name, ranking in scores.ood.items():
-        title = f"In-distribution from {shown(name, most=40)}"
-        sections.append(_ranking_section(scores, title, ranking))
-    return sections
-
-
-def _ranking_section(scores: Scores, title: str, ranking: RankingScores) -> tuple[str, list[Row]]:
-    size = f"({ranking.positives:,} : {ranking.negatives:,})"
-    return f"{title}, by {ranking.score} {size}", _rows(scores, ranking.estimates)
-
-
-def _rows(scores: Scores, estimates: dict[str, Estimate]) -> list[Row]:
-    return [_row(scores.info_of(key), estimate) for key, estimate in estimates.items()]
-
-
-def _row(info: MetricInfo, estimate: Estimate) -> Row:
-    digits = 2 if info.scale > 1 else 4
-    name = f"  {info.title}"
-    if math.isnan(estimate.value):
-        return name, "undefined", "", ""
-
-    def shown(value: float) -> str:
-        return f"{info.scale * value:.{digits}f}"
-
-    interval = "" if math.isnan(estimate.low) else f"{shown(estimate.low)} to {shown(estimate.high)}"
-    return (
-        name,
-        f"{shown(estimate.value)} {info.unit:6}",
-        interval,
-        "" if estimate.floor is None else shown(estimate.floor),
-    )

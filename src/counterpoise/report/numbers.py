@@ -1,14 +1,15 @@
 """The tables of a report: all metrics, paired differences, and the numbers behind each picture."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from counterpoise.metrics.comparison import Difference, Evaluation
-from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo, percent
+from counterpoise.metrics.estimates import KEY_INFO, KEY_METRICS, Estimate, Key, MetricInfo, percent
 from counterpoise.metrics.protocol import Estimates
 from counterpoise.metrics.scores import GroupScores, RankingScores, Scores
+from counterpoise.metrics.selective import operating_point
 from counterpoise.metrics.summary import in_order
 from counterpoise.report.data import (
     name_of,
@@ -71,14 +72,21 @@ def _against(name: str, scores: Scores) -> RankingScores | None:
     return scores.ood.get(name)
 
 
-def summary(evaluation: Evaluation) -> Table:
-    """Every metric of every model; best where a paired difference to every other model is beyond chance."""
+def summary(evaluation: Evaluation, *, key_metrics: bool = False, outside: str = "") -> Table:
+    """Every metric of every model; best where a paired difference to every other model is beyond chance.
+
+    Args:
+        evaluation: of the models.
+        key_metrics: those alone that nobody can do without.
+        outside: mark of a value that its interval leaves out.
+    """
     models = evaluation.models
     rows: list[tuple[Cell, ...]] = []
     for section in sections(evaluation):
         rows.append((Cell(section.title),))
         estimates = [section.estimates(model) for model in models]
-        for key in in_order({key: estimate for found in estimates for key, estimate in found.items()}):
+        every = list(in_order({key: estimate for found in estimates for key, estimate in found.items()}))
+        for key in shown_keys(every) if key_metrics else every:
             info = evaluation.info_of(key)
             values = [found[key].value if key in found else math.nan for found in estimates]
             comparison = evaluation.comparison
@@ -86,14 +94,15 @@ def summary(evaluation: Evaluation) -> Table:
             if comparison is not None:
                 best = comparison.best(key, values, higher_is_better=info.higher_is_better, ood=section.ood)
             cells = [
-                Cell(value_and_interval(info, found.get(key)), index == best) for index, found in enumerate(estimates)
+                Cell(value_and_interval(info, found.get(key), outside=outside), index == best)
+                for index, found in enumerate(estimates)
             ]
             rows.append((_title_cell(info), *cells))
             floors = [found[key].floor if key in found else None for found in estimates]
             if any(floor is not None for floor in floors):
                 texts = ["" if floor is None else number(info, floor) for floor in floors]
                 rows.append((Cell("  noise floor of it", part=True), *(Cell(text) for text in texts)))
-        if section.ranking is not None:
+        if section.ranking is not None and not key_metrics:
             # AUPR cannot be read without it.
             rankings = [section.ranking(model) for model in models]
             counts = ["" if each is None else f"{each.positives:,} : {each.negatives:,}" for each in rankings]
@@ -101,8 +110,14 @@ def summary(evaluation: Evaluation) -> Table:
     return Table("", ("", *map(name_of, models)), tuple(rows))
 
 
-def paired_differences(evaluation: Evaluation) -> Table | None:
-    """Each model minus the first; None where they are not compared."""
+def shown_keys(keys: Sequence[str]) -> list[str]:
+    """Those that nobody can do without, and metrics from outside, which somebody asked for; all where none is."""
+    chosen = [key for key in keys if key in KEY_METRICS or key not in KEY_INFO]
+    return chosen or list(keys)
+
+
+def paired_differences(evaluation: Evaluation, *, key_metrics: bool = False) -> Table | None:
+    """Each model minus the first, of all metrics or of those that matter most; None where they are not compared."""
     comparison, models = evaluation.comparison, evaluation.models
     if comparison is None:
         return None
@@ -112,12 +127,14 @@ def paired_differences(evaluation: Evaluation) -> Table | None:
         estimates = [_differences(each, section) for each in chosen]
         own = section.estimates(models[0])
         keys = [key for key in own if any(key in found for found in estimates)]
+        keys = shown_keys(keys) if key_metrics else keys
         rows += [(Cell(section.title),)] if keys else []
         for key in keys:
             info, cells = evaluation.info_of(key), []
             for found in estimates:
                 estimate = found.get(key)
-                cells.append(Cell(value_and_interval(info, estimate, signed=True), _wins(info, estimate)))
+                better, worse = _wins(info, estimate), _wins(info, estimate, loses=True)
+                cells.append(Cell(value_and_interval(info, estimate, signed=True), better, worse=worse))
             rows.append((_title_cell(info), *cells))
     title = (
         f"Each minus {name_of(models[0])}, paired on {comparison.samples:,} samples ({comparison.level:.1%} intervals)"
@@ -129,12 +146,11 @@ def _differences(difference: Difference, section: Section) -> Estimates:
     return difference.estimates if section.ood is None else difference.ood.get(section.ood, {})
 
 
-def _wins(info: MetricInfo, difference: Estimate | None) -> bool:
-    """Better beyond chance; by the interval, outside which a biased value may lie."""
-    better = info.higher_is_better
-    if difference is None or better is None:
+def _wins(info: MetricInfo, difference: Estimate | None, *, loses: bool = False) -> bool:
+    """Better, or worse, beyond chance; by the interval, outside which a biased value may lie."""
+    if difference is None or info.higher_is_better is None:
         return False
-    return difference.low > 0 if better else difference.high < 0
+    return difference.low > 0 if info.higher_is_better != loses else difference.high < 0
 
 
 def reliability_table(scores: Scores) -> Table:
@@ -211,6 +227,31 @@ def recalibration_table(scores: Scores) -> Table | None:
     return table("Temperature scaling", ("", "as it is", f"T = {tried.temperature:.3f}"), rows)
 
 
+def selective_table(evaluation: Evaluation, *, risk: float) -> Table:
+    """Of each model, the threshold for a chosen risk."""
+    rows = []
+    for model in evaluation.models:
+        point = operating_point(model.misclassification, risk=risk, level=model.level)
+        if point is None:
+            rows.append((name_of(model), "no threshold", "", ""))
+            continue
+        wrong = f"{point.risk:.1%} ({point.low:.1%} to {point.high:.1%})"
+        rows.append((name_of(model), threshold_text(point.threshold), f"{point.coverage:.1%}", wrong))
+    title = f"To be wrong at most {100 * risk:g}% of the time, by {evaluation.models[0].misclassification.score}"
+    return table(title, ("", "accept from", "keeps", "wrong of these"), rows)
+
+
+def temperature_table(evaluation: Evaluation) -> Table | None:
+    """Of each model, what temperature scaling would change of the ECE; None where it was not tried."""
+    rows = []
+    for model in evaluation.models:
+        if (tried := model.recalibration) is not None and Key.ECE in tried.before:
+            found = (value_and_interval(_ECE, estimates[Key.ECE]) for estimates in (tried.before, tried.after))
+            rows.append((name_of(model), f"{tried.temperature:.3f}", *found))
+    heads = ("", "temperature", "ECE as it is, %", "ECE then, %")
+    return table("Temperature scaling, measured on other samples", heads, rows) if rows else None
+
+
 def severity_table(scores: Scores) -> Table | None:
     """ECE of each corruption (rows) at each severity (columns)."""
     levels = severities(scores)
@@ -266,8 +307,16 @@ def all_tables(evaluation: Evaluation) -> list[Table]:
     return [table for table in found if table is not None]
 
 
+ESTIMATE_COLUMNS = ("model", "section", "metric", "value", "low", "high", "noise_floor", "error_bound")
+
+
 def estimates_csv(evaluation: Evaluation) -> str:
-    """Every estimate as a row of CSV, in the metrics' own units.
+    """Every estimate as a row of CSV."""
+    return as_csv(ESTIMATE_COLUMNS, estimate_rows(evaluation))
+
+
+def estimate_rows(evaluation: Evaluation) -> list[CsvRow]:
+    """Every estimate, in the metrics' own units, under `ESTIMATE_COLUMNS`.
 
     First the metrics of each model, then its groups and its temperature trial, then the paired differences: in the
     section `..., minus A`, the row of model B holds B minus A.
@@ -295,7 +344,7 @@ def estimates_csv(evaluation: Evaluation) -> str:
             found = _differences(difference, section)
             own = {key: found[key] for key in section.estimates(first) if key in found}
             rows += _csv_rows(second, f"{section.title}, minus {name_of(first)}", own)
-    return as_csv(("model", "section", "metric", "value", "low", "high", "noise_floor", "error_bound"), rows)
+    return rows
 
 
 def _csv_rows(scores: Scores, section: str, estimates: Estimates) -> list[CsvRow]:
@@ -323,12 +372,12 @@ def _title_cell(info: MetricInfo) -> Cell:
 
 def number(info: MetricInfo, value: float, *, signed: bool = False) -> str:
     """A value in the unit it is shown in."""
-    digits = 2 if info.scale > 1 else 4
+    digits = 2 if info.scale > 1 or abs(value) >= 100 else 4
     return f"{info.scale * value:+.{digits}f}" if signed else f"{info.scale * value:.{digits}f}"
 
 
-def value_and_interval(info: MetricInfo, estimate: Estimate | None, *, signed: bool = False) -> str:
-    """Such as `2.24 (1.31 to 2.65)`."""
+def value_and_interval(info: MetricInfo, estimate: Estimate | None, *, signed: bool = False, outside: str = "") -> str:
+    """Such as `2.24 (1.31 to 2.65)`; `outside` follows a value that its interval leaves out."""
     if estimate is None:
         return ""
     if math.isnan(estimate.value):
@@ -336,4 +385,5 @@ def value_and_interval(info: MetricInfo, estimate: Estimate | None, *, signed: b
     value = number(info, estimate.value, signed=signed)
     if math.isnan(estimate.low):
         return value
+    value += "" if estimate.low <= estimate.value <= estimate.high else outside
     return f"{value} ({number(info, estimate.low, signed=signed)} to {number(info, estimate.high, signed=signed)})"

@@ -6,11 +6,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from counterpoise._text import printable, shown, width_of
-from counterpoise.metrics.scores import MOST_COLUMNS
+from counterpoise._text import printable, shown, width_of, wrapped
+
+MOST_COLUMNS = 100
+"""Where nobody says how wide a screen is, and of prose on any screen."""
+
+BETTER, WORSE = "*", "!"
+"""Marks of cells in text."""
 
 _CELL_GAP = 2
-_MOST_OF_HEAD = 34
+_MOST_OF_HEAD, _LEAST_OF_NAME = 34, 16
+_BOLD, _GREEN, _RED = "1", "1;32", "1;31"
 # What begins a formula, at the start or after what some spreadsheets take for the end of a cell; full width as well.
 _FORMULA = re.compile(r"(^|[;|])(\W*?)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
 _LATEX = {
@@ -37,12 +43,13 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """Text, and what it is: best or second best of what it is compared with, a part of what the row above names."""
+    """Text, and what it is: best, second best or worse among what it is compared with, a part of what is above it."""
 
     text: str
     best: bool = False
     part: bool = False
     second: bool = False
+    worse: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,27 +66,70 @@ def table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]])
     return Table(title, columns, tuple(tuple(Cell(text) for text in row) for row in rows))
 
 
-def as_text(source: Table, *, width: int = MOST_COLUMNS) -> str:
-    """Aligned columns, at most `width` wide: columns that do not fit follow below, with the first one repeated."""
-    rows = [tuple(_text(cell, most=width // 2 - 2 * _CELL_GAP) for cell in row) for row in source.rows]
-    heads = tuple(shown(head, most=_MOST_OF_HEAD) for head in source.columns)
-    full = [row for row in (heads, *rows) if len(row) == len(heads)]
-    widths = [max(width_of(row[index]) for row in full) for index in range(len(heads))]
-    first = max(widths[0], *(width_of(row[0]) for row in rows if len(row) == 1), 0)
+def as_text(source: Table, *, width: int = MOST_COLUMNS, colour: bool = False) -> str:
+    """Aligned columns, at most `width` wide: columns that do not fit follow below, with the first one repeated.
+
+    Numbers are never cut, but names are. Better and worse are marked, and with `colour` green and red as well.
+    """
+    full = [row for row in source.rows if len(row) == len(source.columns)]
+    names = [printable(source.columns[0]), *(printable(row[0].text) for row in full)]
+    longest = max(map(width_of, names))
+    most_of_head = max(_LEAST_OF_NAME, min(_MOST_OF_HEAD, width - 2 * _CELL_GAP - longest))
+    most = width - _LEAST_OF_NAME - 2 * _CELL_GAP
+    columns = [
+        _Column.of(head, [row[place] for row in full], most=most, most_of_head=most_of_head)
+        for place, head in enumerate(source.columns)
+    ][1:]
+    first = min(longest, width - _CELL_GAP - max((column.width for column in columns), default=0))
     blocks = []
-    rest = list(range(1, len(heads)))
-    while rest:
-        chosen: list[int] = []
-        used = first
-        while rest and (not chosen or used + _CELL_GAP + widths[rest[0]] <= width):
-            used += _CELL_GAP + widths[rest[0]]
-            chosen.append(rest.pop(0))
-        lines = []
-        for row in (heads, *rows):
-            others = [f"{_spaces(row[index], widths[index])}{row[index]}" for index in chosen if len(row) > 1]
-            lines.append((" " * _CELL_GAP).join([f"{row[0]}{_spaces(row[0], first)}", *others]).rstrip())
-        blocks.append("\n".join(lines))
-    return "\n\n".join(filter(None, (shown(source.title, most=width), *blocks)))
+    while columns:
+        taken, used = 1, first + _CELL_GAP + columns[0].width
+        while taken < len(columns) and used + _CELL_GAP + columns[taken].width <= width:
+            used += _CELL_GAP + columns[taken].width
+            taken += 1
+        chosen, place = columns[:taken], len(source.columns) - len(columns)
+        columns = columns[taken:]
+        head = shown(source.columns[0], most=first)
+        lines = [(" " * _CELL_GAP).join([head + _spaces(head, first), *(column.head for column in chosen)])]
+        for row in source.rows:
+            if len(row) == 1:
+                lines.append(_painted(shown(row[0].text, most=width), _BOLD, colour))
+                continue
+            cells = row[place : place + taken]
+            name = shown(row[0].text, most=first)
+            parts = [column.text(cell, colour=colour) for column, cell in zip(chosen, cells, strict=True)]
+            lines.append((" " * _CELL_GAP).join([name + _spaces(name, first), *parts]))
+        blocks.append("\n".join(line.rstrip() for line in lines))
+    title = _painted(wrapped(source.title, width), _BOLD, colour) if source.title else ""
+    return "\n\n".join(filter(None, (title, *blocks)))
+
+
+@dataclass(frozen=True)
+class _Column:
+    """How a column is written: its head, its width, and whether it has room for marks."""
+
+    head: str
+    width: int
+    marked: bool
+
+    @classmethod
+    def of(cls, head: str, cells: Sequence[Cell], *, most: int, most_of_head: int) -> "_Column":
+        marked = any(cell.best or cell.worse for cell in cells)
+        wide = min(most, max((width_of(printable(cell.text)) for cell in cells), default=0))
+        name = shown(head, most=max(wide, min(most, most_of_head)))
+        wide = max(wide, width_of(name))
+        return cls(_spaces(name, wide) + name + "  " * marked, wide + 2 * marked, marked)
+
+    def text(self, cell: Cell, *, colour: bool) -> str:
+        most = self.width - 2 * self.marked
+        text = shown(cell.text, most=most)
+        mark = BETTER if cell.best else WORSE if cell.worse else " "
+        style = _GREEN if cell.best else _RED if cell.worse else ""
+        return _spaces(text, most) + _painted(f"{text} {mark}" if self.marked else text, style, colour)
+
+
+def _painted(text: str, style: str, colour: bool) -> str:  # noqa: FBT001
+    return f"\x1b[{style}m{text}\x1b[0m" if colour and style else text
 
 
 def as_markdown(source: Table) -> str:
@@ -134,10 +184,6 @@ def _harmless(text: str) -> str:
     ("'=1+1", 'cat')
     """
     return _FORMULA.sub(r"\1'\2", printable(text))
-
-
-def _text(cell: Cell, *, most: int) -> str:
-    return f"{shown(cell.text, most=most)} *" if cell.best else shown(cell.text, most=most)
 
 
 def _spaces(text: str, width: int) -> str:

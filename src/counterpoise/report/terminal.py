@@ -1,41 +1,115 @@
-"""An evaluation as text for a terminal, at most 100 columns wide."""
+"""An evaluation as text, as wide as the screen it is for."""
 
-import textwrap
+import os
+import shutil
+import sys
+from dataclasses import dataclass
 
-from counterpoise._text import printable, shown, width_of
+from counterpoise._text import shown, wrapped
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.metrics.scores import MOST_COLUMNS, Scores, verdict
+from counterpoise.metrics.estimates import Key, percent
+from counterpoise.metrics.scores import Scores, verdict
 from counterpoise.report import numbers
 from counterpoise.report.data import name_of, severities
 from counterpoise.report.sentences import selective_sentence, temperature_sentence
+from counterpoise.report.tables import BETTER, MOST_COLUMNS, WORSE, Table
 from counterpoise.report.tables import as_text as table_text
 
+LEAST_COLUMNS = 60
+"""On a narrower screen lines wrap: a title and a number with its interval need as many."""
 
-def as_text(evaluation: Evaluation, *, risk: float) -> str:
-    """The verdicts, all metrics, and how the models compare."""
-    models = evaluation.models
-    if len(models) == 1:
-        parts = [str(models[0]), *_remarks(models[0], risk=risk)]
-    else:
-        parts = [_wrapped(f"{shown(name_of(model), most=40)}: {verdict(model)}") for model in models]
-        parts.append(table_text(numbers.summary(evaluation)))
-        differences = numbers.paired_differences(evaluation)
-        if differences is not None:
-            parts += [table_text(differences), "* better, beyond chance"]
-        for model in models:
-            parts.append(shown(name_of(model), most=60))
-            parts += _remarks(model, risk=risk)
+OUTSIDE = "†"
+_BIASED = (
+    f"{OUTSIDE} a plug-in value, too large on average; the interval is for the value without that bias, and so leaves "
+    "it out"
+)
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What text is written for."""
+
+    width: int = 80
+    colour: bool = False
+
+
+def this_screen() -> Screen:
+    """The terminal that standard output goes to, or 80 columns without colour where it goes elsewhere.
+
+    `COLUMNS` and `NO_COLOR` say otherwise.
+    """
+    width = max(LEAST_COLUMNS, shutil.get_terminal_size((Screen.width, 24)).columns)
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+    return Screen(width, colour=not plain)
+
+
+def as_text(
+    evaluation: Evaluation,
+    *,
+    risk: float,
+    screen: Screen | None = None,
+    everything: bool = False,
+    rest: str = "--all",
+) -> str:
+    """The verdicts, the metrics, and how the models compare.
+
+    Args:
+        evaluation: of the models.
+        risk: error rate that accepted predictions may have.
+        screen: that it is for, by default this one.
+        everything: all metrics, not the key ones alone.
+        rest: what shows the others.
+    """
+    models, screen = evaluation.models, screen or this_screen()
+
+    def table(source: Table) -> str:
+        return table_text(source, width=screen.width, colour=screen.colour)
+
+    def prose(text: str) -> str:
+        return wrapped(text, min(MOST_COLUMNS, screen.width))
+
+    several = len(models) > 1
+    names = [f"{shown(name_of(model), most=40)}: " if several else "" for model in models]
+    parts = ["\n".join(prose(name + _said(model)) for name, model in zip(names, models, strict=True))]
+    summary = numbers.summary(evaluation, key_metrics=not everything, outside=OUTSIDE)
+    if not several:
+        summary = Table(summary.title, ("", f"value ({percent(models[0].level)} interval)"), summary.rows)
+    notes = [_BIASED] if _has(summary, OUTSIDE) else []
+    if not everything and (left_out := _left_out(evaluation)):
+        notes.append(f"{left_out} more metrics: {rest}")
+    if evaluation.comparison is not None and any(cell.best for row in summary.rows for cell in row):
+        notes.insert(0, f"{BETTER} best of its row, beyond chance")
+    parts.append("\n".join([table(summary), *map(prose, notes)]))
+    differences = numbers.paired_differences(evaluation, key_metrics=not everything)
+    if differences is not None:
+        first = shown(name_of(models[0]), most=30)
+        legend = f"{BETTER} better than {first}, {WORSE} worse, beyond chance; without a mark, chance may explain it"
+        parts.append(f"{table(differences)}\n{prose(legend)}")
+    if several:
+        tables = [numbers.selective_table(evaluation, risk=risk), numbers.temperature_table(evaluation)]
+        parts += [table(found) for found in tables if found is not None]
+    for model in models:
+        parts += [] if several else [prose(sentence) for sentence in _sentences(model, risk=risk)]
+        own = [numbers.severity_means(model) if len(severities(model)) > 1 else None, numbers.group_table(model)]
+        parts += [table(numbers.titled(found, model) if several else found) for found in own if found is not None]
     return "\n\n".join(parts)
 
 
-def _remarks(scores: Scores, *, risk: float) -> list[str]:
-    remarks = [_wrapped(selective_sentence(scores, risk=risk))]
-    if scores.recalibration is not None:
-        remarks.append(_wrapped(temperature_sentence(scores.recalibration)))
-    tables = [numbers.severity_means(scores) if len(severities(scores)) > 1 else None, numbers.group_table(scores)]
-    return remarks + [table_text(table) for table in tables if table is not None]
+def _said(scores: Scores) -> str:
+    size = f"({scores.samples:,} samples, {scores.classes:,} classes, {scores.bins} bins)"
+    return f"{verdict(scores)} {size}" if Key.MEAN_GAP in scores and Key.ACCURACY in scores else size
 
 
-def _wrapped(text: str) -> str:
-    line = printable(text)
-    return textwrap.fill(line, MOST_COLUMNS - (width_of(line) - len(line)))
+def _sentences(scores: Scores, *, risk: float) -> list[str]:
+    tried = [] if scores.recalibration is None else [temperature_sentence(scores.recalibration)]
+    return [selective_sentence(scores, risk=risk), *tried]
+
+
+def _has(table: Table, mark: str) -> bool:
+    return any(mark in cell.text for row in table.rows for cell in row[1:])
+
+
+def _left_out(evaluation: Evaluation) -> int:
+    """Metrics that are not among the key ones."""
+    every = [list(section.estimates(evaluation.models[0])) for section in numbers.sections(evaluation)]
+    return sum(len(keys) - len(numbers.shown_keys(keys)) for keys in every)

@@ -13,12 +13,10 @@ from counterpoise._arrays import as_tensor
 from counterpoise.functional.confidence import LOGIT_SCORES, PROBABILITY_SCORES
 from counterpoise.functional.reduction import upcast
 from counterpoise.metrics.columns import Column, is_corrupted, label_column
-from counterpoise.metrics.comparison import PAIRED
-from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.comparison import paired_values
 from counterpoise.metrics.inputs import ONLY_CONFIDENCE, Kind, PredictionBatch, PredictionTable
 from counterpoise.metrics.keys import Keys, mixed, sample_keys
 from counterpoise.metrics.options import ScoreOptions
-from counterpoise.metrics.standard import brier_scores
 from counterpoise.metrics.state import ScoreState
 from counterpoise.predictions import (
     MISSING_LABEL,
@@ -156,7 +154,7 @@ class BatchScorer:
         return mixed(keys ^ mixed(shared, salt=_LABEL_SALT), salt=_LABEL_SALT)
 
     def _marks(self, batch: PredictionBatch, keys: Keys, corrupted: Mask) -> Iterator[Marks]:
-        values = np.zeros((len(keys), 0)) if self.options.clustered else paired_values(batch)
+        values = np.zeros((len(keys), 0)) if self.options.clustered else paired_values(batch).cpu().numpy()
         for part, rows in ((CLEAN, ~corrupted), (CORRUPTED, corrupted)):
             if rows.any():
                 yield Marks(part, keys[rows], values[rows])
@@ -170,17 +168,6 @@ class BatchScorer:
             return
         for code in np.unique(column.codes[outside]).tolist():
             yield column.names[code] if code >= 0 else unnamed, outside & (column.codes == code)
-
-
-def paired_values(batch: PredictionBatch) -> NDArray[np.float64]:
-    """Of each sample what the metrics `PAIRED` are means of, `[n, len(PAIRED)]`; NaN where it is not known."""
-    confidence, hits = batch.top()
-    values = {Key.ACCURACY: hits.double(), Key.MEAN_GAP: confidence.double() - hits.double()}
-    if batch.log_label is not None:
-        values |= {Key.NLL: -batch.log_label.double(), Key.BRIER: brier_scores(batch)}
-    unknown = torch.full_like(values[Key.ACCURACY], torch.nan)
-    found: NDArray[np.float64] = torch.stack([values.get(key, unknown) for key in PAIRED], -1).cpu().numpy()
-    return found
 
 
 def require_score(file: PredictionFile, score: str) -> None:

@@ -4,8 +4,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from counterpoise.metrics.scores import MOST_COLUMNS
-from counterpoise.report.tables import as_text, table
+from counterpoise.report.tables import MOST_COLUMNS, as_text, table
 from counterpoise_study.cells import (
     Cell,
     Progress,
