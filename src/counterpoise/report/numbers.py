@@ -117,7 +117,8 @@ def paired_differences(evaluation: Evaluation) -> Table | None:
             info, cells = evaluation.info_of(key), []
             for found in estimates:
                 estimate = found.get(key)
-                cells.append(Cell(value_and_interval(info, estimate, signed=True), _wins(info, estimate)))
+                better, worse = _wins(info, estimate), _wins(info, estimate, loses=True)
+                cells.append(Cell(value_and_interval(info, estimate, signed=True), better, worse=worse))
             rows.append((_title_cell(info), *cells))
     title = (
         f"Each minus {name_of(models[0])}, paired on {comparison.samples:,} samples ({comparison.level:.1%} intervals)"
@@ -129,12 +130,11 @@ def _differences(difference: Difference, section: Section) -> Estimates:
     return difference.estimates if section.ood is None else difference.ood.get(section.ood, {})
 
 
-def _wins(info: MetricInfo, difference: Estimate | None) -> bool:
-    """Better beyond chance; by the interval, outside which a biased value may lie."""
-    better = info.higher_is_better
-    if difference is None or better is None:
+def _wins(info: MetricInfo, difference: Estimate | None, *, loses: bool = False) -> bool:
+    """Better, or worse, beyond chance; by the interval, outside which a biased value may lie."""
+    if difference is None or info.higher_is_better is None:
         return False
-    return difference.low > 0 if better else difference.high < 0
+    return difference.low > 0 if info.higher_is_better != loses else difference.high < 0
 
 
 def reliability_table(scores: Scores) -> Table:

@@ -37,12 +37,13 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """Text, and what it is: best or second best of what it is compared with, a part of what the row above names."""
+    """Text, and what it is: best, second best or worse among what it is compared with, a part of what is above it."""
 
     text: str
     best: bool = False
     part: bool = False
     second: bool = False
+    worse: bool = False
 
 
 @dataclass(frozen=True)
