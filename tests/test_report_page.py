@@ -192,7 +192,7 @@ def test_no_box_where_there_is_nothing_to_say(undrawn):
 def test_what_scores_lack_is_left_out(undrawn):
     """As of predictions that hold the confidence of the predicted class alone."""
     full = made.scores(0)
-    none = dict.fromkeys(("frequency", "mean_probability", "ece", "low", "high", "floor"), [])
+    none = {field.name: [] for field in fields(full.by_class)}
     few = {key: full.estimates[key] for key in ("accuracy", "mean_gap", "ece")}
     part = replace(full, estimates=few, by_class=replace(full.by_class, **none), recalibration=None, groups=[], ood={})
     text = rendered(Evaluation([part]))

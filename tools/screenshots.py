@@ -71,10 +71,10 @@ class Shot:
 def comparison_report(folder: Path) -> Path:
     """The report on two simulated models of ten classes: one overconfident, the other less accurate and calibrated."""
     generator = torch.Generator().manual_seed(0)
-    truth = 2.6 * torch.randn(4000, 10, generator=generator)
+    truth = 6 * torch.randn(4000, 10, generator=generator)
     labels = torch.multinomial(torch.softmax(truth, -1), 1, generator=generator).squeeze(-1)
-    unknown = torch.randn(1000, 10, generator=generator)
-    for name, factor, noise in (("sharp", 2.2, 0.2), ("calm", 0.95, 0.6)):
+    unknown = 3 * torch.randn(1000, 10, generator=generator)
+    for name, factor, noise in (("sharp", 2.0, 0.4), ("calm", 0.95, 0.7)):
         header = Header(model=name, class_names=CLASSES)
         logits = factor * (truth + noise * torch.randn(truth.shape, generator=generator))
         strange = factor * (unknown + noise * torch.randn(unknown.shape, generator=generator))

@@ -349,8 +349,8 @@ def _line(axes: Axes, x: list[float], y: list[float], look: Look, theme: Theme, 
 
 def _mark(axes: Axes, x: float, y: float, look: Look, theme: Theme, *, gid: str) -> None:
     axes.plot(
-        [x], [y], marker(look.place), color=theme.colour(look.place), markersize=8, markeredgecolor=theme.paper, zorder=3,
-        clip_on=False, gid=gid,
+        [x], [y], marker(look.place), color=theme.colour(look.place), markersize=8, markeredgecolor=theme.paper,
+        zorder=3, clip_on=False, gid=gid,
     )  # fmt: skip
 
 

@@ -37,8 +37,6 @@ from counterpoise.report.tables import Table
 STYLE_SHEET = ("counterpoise.report", "page.css")
 LISTED_CLASSES = 50
 LARGE_NUMBERS = 3
-_BESIDE = 2
-"""As many models have room for their metrics in tables side by side."""
 
 
 @dataclass(frozen=True)
@@ -355,7 +353,7 @@ def _metrics(evaluation: Evaluation) -> Section:
     if evaluation.comparison is not None:
         text.append("▲ best of its row, by a paired difference to every other model that is beyond chance.")
     table = numbers.summary(evaluation)
-    if len(evaluation.models) > _BESIDE:
+    if len(evaluation.models) > 1:
         return Section("metrics", "All metrics", text, [table], [])
     return Section("metrics", "All metrics", text, _by_heading(table), [], "columns")
 
