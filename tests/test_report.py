@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
@@ -252,7 +253,7 @@ def test_a_model_has_one_colour_and_marker_in_every_figure(three):
         figures.recalibration(models[2], look=shown_as[2]),
         figures.severity(models[2:], looks=shown_as[2:]),
     ):
-        used = {line.get_color() for line in drawn.findobj(Line2D)}
+        used = {to_hex(line.get_color()) for line in drawn.findobj(Line2D)}
         assert used & set(LIGHT.series) == {colours[2]}
 
 

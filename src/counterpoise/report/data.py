@@ -122,7 +122,7 @@ def contrasts(evaluation: Evaluation, difference: Difference) -> list[Contrast]:
     found = []
     outside = tuple(key for key in difference.estimates if key not in KEY_INFO)
     for key in (*CONTRASTED, *outside):
-        title = f"{evaluation.info_of(key).title.strip()}{', errors' if key in _OF_ERRORS else ''}"
+        title = f"{evaluation.info_of(key).title.strip()}{' of errors' if key in _OF_ERRORS else ''}"
         found.append(_contrast(evaluation, title, key, difference.estimates, [each.estimates for each in others]))
     for name, estimates in difference.ood.items():
         for key in _OF_OOD:
