@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 import evaluations as made
@@ -19,7 +21,7 @@ from counterpoise.metrics import Key
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.selective import operating_point
 from counterpoise.report import figures, gallery, page, sentences
-from counterpoise.report.data import threshold_text
+from counterpoise.report.data import contrasts, looks, threshold_text
 from counterpoise.report.style import DARK, LIGHT, THEMES
 
 ODD_NAMES = (
@@ -170,6 +172,7 @@ def test_themes_share_no_ink(three):
     drawn = gallery.drawn(three, risk=0.2)
     assert set(drawn) == {
         "reliability", "risk_coverage", "misclassification", "ood_1_svhn", "ood_2_dtd", "severity",
+        "forest_2_net-1", "forest_3_net-2",
         *(f"{kind}_{number}_net-{number - 1}" for number in (1, 2, 3) for kind in ("classwise", "temperature")),
     }  # fmt: skip
     for theme, other in ((THEMES["light"], DARK), (THEMES["dark"], LIGHT)):
@@ -211,12 +214,13 @@ def limits(figure, gid):
 
 def test_pictures_of_several_models_have_one_scale(three, monkeypatch):
     pictures = []
-    monkeypatch.setattr(page, "_both", lambda draw, *_: pictures.append(draw(LIGHT)))
-    page._reliability_section(three.models)
+    monkeypatch.setattr(page, "_both", lambda draw, *_: pictures.append(draw(theme=LIGHT)))
+    drawn = list(zip(three.models, looks(three.models), strict=True))
+    page._reliability_section(drawn)
     assert len({limits(figure, "histogram") for figure in pictures}) == 1
     assert len({panel.get_ylim() for panel in figures.reliability(three.models).axes[3:]}) == 1
     pictures.clear()
-    page._class_section(three.models)
+    page._class_section(drawn)
     classwise = [figure for name, figure in gallery.drawn(three, risk=0.2).items() if name.startswith("classwise")]
     assert len({limits(figure, "ece")[0] for figure in pictures + classwise}) == 1
     largest = max(100 * max(model.by_class.high + model.by_class.ece) for model in three.models)
@@ -229,6 +233,48 @@ def test_seven_models_look_different(scores):
         for line in artists(figures.risk_coverage([scores] * 7), "risk_coverage")
     ]
     assert len({str(look) for look in looks}) == 7
+
+
+def test_a_model_has_one_colour_and_marker_in_every_figure(three):
+    """Also where others are left out; ours has the strongest lines."""
+    models = [replace(model, source=replace(model.source, method=m)) for model, m in zip(three.models, ("ce", "mte1", "ls"), strict=True)]  # fmt: skip
+    shown_as = looks(models)
+    assert [look.ours for look in shown_as] == [False, True, False]
+    assert [look.ours for look in looks(three.models)] == [True, False, False]
+    colours = [LIGHT.colour(place) for place in range(3)]
+    curves = artists(figures.risk_coverage(models, looks=shown_as), "risk_coverage")
+    assert [curve.get_color() for curve in curves] == colours
+    assert max(curves, key=lambda curve: curve.get_linewidth()) is curves[1]
+    (alone,) = artists(figures.detection(models[2:], looks=shown_as[2:]), "rates")
+    assert alone.get_color() == colours[2]
+    for drawn in (
+        figures.reliability(models[2], looks=shown_as[2:]),
+        figures.classwise(models[2], look=shown_as[2]),
+        figures.recalibration(models[2], look=shown_as[2]),
+        figures.severity(models[2:], looks=shown_as[2:]),
+    ):
+        used = {to_hex(line.get_color()) for line in drawn.findobj(Line2D)}
+        assert used & set(LIGHT.series) == {colours[2]}
+
+
+def test_a_forest_plot_shows_each_difference_on_its_side(three):
+    for difference in (each for each in three.comparison.differences if each.first == 0):
+        rows = contrasts(three, difference)
+        assert [row.title for row in rows][:4] == ["Accuracy", "NLL", "Brier score", "ECE"]
+        assert len(rows) == 8 + 2 * len(made.FOREIGN_SETS)
+        drawn = figures.forest(three, difference)
+        for row in rows:
+            ((x, _),) = lines(drawn, row.title)[0]
+            (segment,) = artists(drawn, f"interval {row.title}")[0].get_segments()
+            (mark,) = artists(drawn, row.title)
+            low, high = sorted(segment[:, 0])
+            state = "better" if low > 0 else "worse" if high < 0 else "undecided"
+            assert state == row.state
+            assert mark.get_marker() == {"better": ">", "worse": "<", "undecided": "o"}[state]
+            assert mark.get_color() == {"better": LIGHT.better, "worse": LIGHT.worse, "undecided": LIGHT.muted}[state]
+            assert x * row.limit * (1 if row.info.higher_is_better else -1) == pytest.approx(row.estimate.value)
+    states = {row.state for each in three.comparison.differences for row in contrasts(three, each)}
+    assert states == {"better", "worse", "undecided"}
 
 
 def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone(tmp_path):

@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import fields, is_dataclass, replace
+from datetime import date
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -16,16 +17,19 @@ from counterpoise._text import readable
 from counterpoise.metrics import KEY_INFO
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.report import figures, gallery, numbers, page, tables, terminal
+from counterpoise.report.advice import advice_between, advice_for
 
 VOID = {"meta", "img", "source"}
 TAGS = {
-    "article", "body", "caption", "dd", "details", "div", "dl", "dt", "figure", "footer", "h1", "h2", "h3", "head",
-    "header", "html", "img", "li", "main", "meta", "p", "picture", "section", "source", "style", "summary", "table",
-    "tbody", "td", "th", "thead", "title", "tr", "ul",
+    "a", "article", "aside", "body", "caption", "dd", "details", "div", "dl", "dt", "figure", "footer", "h1", "h2", "h3", "head",
+    "header", "html", "img", "li", "main", "meta", "nav", "p", "picture", "section", "small", "source", "span", "strong",
+    "style", "summary", "table", "tbody", "td", "th", "thead", "time", "title", "tr", "ul",
 }  # fmt: skip
 ATTRIBUTES = {
-    "alt", "charset", "class", "colspan", "content", "http-equiv", "lang", "media", "name", "scope", "src", "srcset",
+    "alt", "aria-hidden", "aria-label", "charset", "class", "colspan", "content", "datetime", "href", "http-equiv", "id",
+    "lang", "media", "name", "scope", "src", "srcset", "tabindex",
 }  # fmt: skip
+DAY = date(2026, 3, 1)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -74,6 +78,10 @@ class Document(HTMLParser):
         return "".join(data for inside, data in self.texts if tag in (None, inside))
 
 
+def rendered(evaluation, **options):
+    return page.render(evaluation, day=DAY, **options)
+
+
 @pytest.fixture
 def undrawn(monkeypatch):
     """Pages without the time it takes to draw them."""
@@ -82,7 +90,7 @@ def undrawn(monkeypatch):
 
 @pytest.fixture(scope="module")
 def one():
-    return page.render(made.evaluation(1))
+    return rendered(made.evaluation(1))
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +130,13 @@ def test_the_charset_stands_within_the_first_kilobyte(one):
 
 def test_pictures_are_plain_drawings_with_words_and_numbers_beside_them(document):
     names = [tag for tag, _ in document.tags]
-    assert names.count("picture") == names.count("img") == names.count("figure") == names.count("details") >= 7
+    assert names.count("picture") == names.count("img") == names.count("figure") >= 7
     for place in (index for index, name in enumerate(names) if name == "picture"):
-        assert names[place : place + 6] == ["picture", "source", "img", "details", "summary", "div"]
-        assert names[place + 6] == "table"
+        assert names[place : place + 3] == ["picture", "source", "img"]
+        if names[place + 3] == "details":
+            assert names[place + 4 : place + 7] == ["summary", "div", "table"]
+        else:  # they stand beside it
+            assert names[:place].index("table")
     for image in document.all("img"):
         assert len(image["alt"]) > 15
         drawing = ET.fromstring(base64.b64decode(image["src"].partition(",")[2]))  # noqa: S314 - our own
@@ -146,14 +157,66 @@ def test_headings_go_down_one_step_at_a_time(document):
     assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
+def test_every_link_leads_to_a_section_and_every_section_is_listed(document):
+    names = [attributes["id"] for attributes in document.all("section") if "id" in attributes]
+    assert [attributes["href"] for attributes in document.all("a")] == [f"#{name}" for name in names]
+    assert len(set(names)) == len(names) > 8
+
+
+@pytest.mark.parametrize("models", [1, 2, 3])
+def test_the_top_says_title_day_three_numbers_and_what_to_do(undrawn, models):
+    evaluation = made.evaluation(models)
+    text = rendered(evaluation, title="Spring release", notices=["labels: `y`", "labels: `y`"])
+    found = Document(text)
+    assert found.text("title") == found.text("h1") == "Spring release"
+    assert found.text("time") == "1 March 2026"
+    large = re.findall(r'<dl class="large">(.*?)</dl>', text)
+    assert len(large) == models
+    for scores, numbers_of in zip(evaluation.models, large, strict=True):
+        values = re.findall("<dd>([^<]*)</dd>", numbers_of)
+        assert values[:2] == [f"{100 * scores[key].value:.1f}%" for key in ("accuracy", "ece")]
+        assert len(values) == 3
+        accuracy = scores["accuracy"]
+        assert f"{100 * accuracy.low:.1f} to {100 * accuracy.high:.1f}" in numbers_of
+    advice = advice_for(evaluation.models[0]) if models == 1 else advice_between(evaluation)
+    assert advice.line in found.text("strong")
+    assert found.text("li").count("labels: `y`") == 1
+    assert "12 rows without a label were left out" in found.text("li")
+
+
+def test_no_box_where_there_is_nothing_to_say(undrawn):
+    text = rendered(replace(made.evaluation(1), notices=[]))
+    assert "About the input" not in text
+
+
+def test_what_scores_lack_is_left_out(undrawn):
+    """As of predictions that hold the confidence of the predicted class alone."""
+    full = made.scores(0)
+    none = {field.name: [] for field in fields(full.by_class)}
+    few = {key: full.estimates[key] for key in ("accuracy", "mean_gap", "ece")}
+    part = replace(full, estimates=few, by_class=replace(full.by_class, **none), recalibration=None, groups=[], ood={})
+    text = rendered(Evaluation([part]))
+    assert 'id="reliability"' in text
+    assert 'id="classes"' not in text
+    assert 'id="temperature"' not in text
+    blind = replace(part, estimates={"accuracy": few["accuracy"]})
+    blind = replace(blind, misclassification=replace(full.misclassification, estimates={}, curves={}))
+    blind = replace(blind, top_label=replace(full.top_label, count=[0] * made.BINS))
+    text = rendered(Evaluation([blind]))
+    assert "No advice" in text
+    assert 'id="selective"' not in text
+    assert 'id="reliability"' not in text
+    assert set(gallery.drawn(Evaluation([blind]), risk=0.05)) == set()
+
+
 def test_the_same_evaluation_gives_the_same_page(one):
     again = Evaluation.from_json(made.evaluation(1).to_json())
-    assert page.render(again) == one
+    assert rendered(again) == one
 
 
 def test_tables_hold_the_numbers(undrawn):
     evaluation = made.evaluation(3)
-    found = Document(page.render(evaluation, risk=0.2))
+    found = Document(rendered(evaluation, risk=0.2))
     rows = [row for table in found.tables for row in table]
     expected = [numbers.summary(evaluation), numbers.paired_differences(evaluation)]
     for model in evaluation.models:
@@ -163,15 +226,17 @@ def test_tables_hold_the_numbers(undrawn):
     for table in expected:
         assert list(table.columns) in rows
         for row in table.rows:
-            assert [cell.text for cell in row] in rows
+            assert [cell.text for cell in row] in rows or row[0].text in found.text("caption")
     best = Counter(cell.text for table in expected for row in table.rows for cell in row if cell.best)
     marked = Counter(data for inside, data in found.texts if inside == "td" and data in best)
-    assert len(re.findall('class="best"', page.render(evaluation))) == best.total()
+    assert len(re.findall('class="best"', rendered(evaluation))) == best.total()
     assert marked >= best
+    worse = sum(cell.worse for row in numbers.paired_differences(evaluation).rows for cell in row)
+    assert len(re.findall('class="worse"', rendered(evaluation))) == worse > 0
     for words in ("To be wrong at most 20% of the time", "3 models, 1,500 labelled samples", "Made by counterpoise"):
         assert words in found.text()
     smaller = replace(evaluation.models[1], samples=900)
-    assert "900 to 1,500 labelled samples" in page.render(Evaluation([evaluation.models[0], smaller]))
+    assert "900 to 1,500 labelled samples" in rendered(Evaluation([evaluation.models[0], smaller]))
 
 
 PAYLOADS = (
@@ -214,10 +279,10 @@ def test_there_are_over_200_hostile_texts():
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_hostile_texts_stay_texts(undrawn, context):
     evaluation = made.evaluation(2)
-    benign = Document(page.render(poisoned(evaluation, "x"))).structure
+    benign = Document(rendered(poisoned(evaluation, "x"))).structure
     for payload in PAYLOADS:
         hostile = context.format(payload) if "{}" not in payload else context.replace("{}", payload)
-        text = page.render(poisoned(evaluation, hostile))
+        text = rendered(poisoned(evaluation, hostile))
         text.encode()
         found = Document(text)
         assert found.structure == benign, payload
@@ -229,7 +294,7 @@ def test_hostile_texts_stay_texts(undrawn, context):
 
 def test_hostile_texts_are_drawn_as_texts(document):
     payload = "<script>alert(1)</script>$\\frac{x$_^\x00\x1b[31m</svg>]]>&lt;\"'\u957f\U0001f642\u202e\udc80"
-    found = Document(page.render(poisoned(made.evaluation(1), payload)))
+    found = Document(rendered(poisoned(made.evaluation(1), payload)))
     assert found.structure == document.structure
     for image in found.all("img"):
         assert b"<script" not in base64.b64decode(image["src"].partition(",")[2])
@@ -239,8 +304,8 @@ def test_the_file_is_the_page(undrawn, tmp_path):
     evaluation = poisoned(made.evaluation(1), "\udc80\r\n")
     path = tmp_path / "report.html"
     path.write_text("old")
-    page.write_report(path, evaluation)
-    assert path.read_bytes() == page.render(evaluation).encode()
+    page.write_report(path, evaluation, day=DAY)
+    assert path.read_bytes() == rendered(evaluation).encode()
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -251,7 +316,7 @@ def test_everything_can_be_shown_at_the_edges(undrawn, name):
         for title, figure in gallery.drawn(evaluation, risk=0.05).items():
             if title == "severity" or not evaluation.models[0].groups:  # else it is one of those drawn before
                 figure.draw_without_rendering()
-    text = Document(page.render(evaluation)).text() + terminal.as_text(evaluation, risk=0.05)
+    text = Document(rendered(evaluation)).text() + terminal.as_text(evaluation, risk=0.05)
     assert "nan" not in text
     for form in (tables.as_text, tables.as_markdown, tables.as_latex):
         assert "Accuracy" in form(numbers.summary(evaluation))
@@ -273,7 +338,7 @@ def test_everything_can_be_shown_at_the_edges(undrawn, name):
     ],
 )
 def test_what_the_edges_say(undrawn, name, words):
-    text = Document(page.render(Evaluation([made.edge_cases()[name]]))).text()
+    text = Document(rendered(Evaluation([made.edge_cases()[name]]))).text()
     for word in words:
         assert word in text
 

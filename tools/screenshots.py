@@ -1,24 +1,39 @@
-"""The report in a browser: `python -m tools.screenshots FOLDER [--chromium chromium]`.
+"""Pages in a browser: `python -m tools.screenshots --out FOLDER [--only NAME ...] [--keep] [--chromium chromium]`.
 
-FOLDER holds what `python -m tools.demonstration` wrote. Makes the report of both networks with
-`counterpoise evaluate --html`, opens it in headless Chromium, and writes to `docs/_static/` the top of the page: in
-light and dark at 1280 px, and on a phone of 390 px. Beside the report, in FOLDER, go pictures of the whole page and a
-print to PDF, to be looked at. Fails where the page is wider than its window.
+Makes each page of `SHOTS` once, opens it in headless Chromium, and writes a picture of the whole of it, or a print to
+PDF, to FOLDER, to be looked at. With `--keep`, the tops of those that the documentation shows go to `docs/_static/`.
+Fails where a page is wider than its window. To add a picture, add a source, a function that writes a page into a
+folder, and a line to `SHOTS`.
 """
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import chdir
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
 from pathlib import Path
 
+import torch
 from PIL import Image
 
 from benchmarks.reporting import progress
-from tools.demonstration import METHODS
+from counterpoise.predictions import Header, Predictions, write_predictions
+from counterpoise.report.page import write_report
+from counterpoise.scoring import score_files
 
-STATIC = Path(__file__).parent.parent / "docs" / "_static"
+ROOT = Path(__file__).parent.parent
+STATIC = ROOT / "docs" / "_static"
+GOLDEN = ROOT / "tests" / "golden" / "evaluation"
+DAY = date(2026, 1, 1)
+"""That the pictured pages state, so that the same code gives the same pictures."""
+
+CLASSES = ("bird", "boat", "car", "cat", "deer", "dog", "frog", "horse", "plane", "truck")
 QUIET = (
     "--headless",
     "--no-sandbox",
@@ -34,53 +49,118 @@ THEMES = {"light": 1, "dark": 0}
 WIDE, NARROW = 1280, 390
 
 
+@dataclass(frozen=True)
+class Shot:
+    """A picture of a page.
+
+    Attributes:
+        name: of its file.
+        source: writes the page into a folder, and returns its file.
+        width: of the window.
+        scheme: light, dark, or pdf for a print.
+        kept: pixels from its top that the documentation shows; None where it does not.
+    """
+
+    name: str
+    source: Callable[[Path], Path]
+    width: int
+    scheme: str
+    kept: int | None = None
+
+
+def comparison_report(folder: Path) -> Path:
+    """The report on two simulated models of ten classes: one overconfident, the other less accurate and calibrated."""
+    generator = torch.Generator().manual_seed(0)
+    truth = 6 * torch.randn(4000, 10, generator=generator)
+    labels = torch.multinomial(torch.softmax(truth, -1), 1, generator=generator).squeeze(-1)
+    unknown = 3 * torch.randn(1000, 10, generator=generator)
+    for name, factor, noise in (("sharp", 2.0, 0.4), ("calm", 0.95, 0.7)):
+        header = Header(model=name, class_names=CLASSES)
+        logits = factor * (truth + noise * torch.randn(truth.shape, generator=generator))
+        strange = factor * (unknown + noise * torch.randn(unknown.shape, generator=generator))
+        write_predictions(folder / f"{name}.parquet", Predictions.of(logits=logits, labels=labels, header=header))
+        write_predictions(
+            folder / f"{name}-ood.parquet", Predictions.of(logits=strange, data_set="unknown", header=header)
+        )
+    ood = [f"{name}-ood.parquet" for name in ("sharp", "calm")]
+    return _report(folder, "comparison.html", ["sharp.parquet", "calm.parquet"], ood)
+
+
+def single_report(folder: Path) -> Path:
+    """The report on a model of `tests/golden/evaluation`, which has corruptions, domains and OOD samples."""
+    for file in GOLDEN.glob("ce.parquet*"):
+        shutil.copy(file, folder)
+    return _report(folder, "single.html", ["ce.parquet"], [])
+
+
+def _report(folder: Path, page: str, models: list[str], ood: list[str]) -> Path:
+    with chdir(folder):  # pages state paths as they were given
+        write_report(page, score_files(models, ood=ood), day=DAY)
+    return folder / page
+
+
+SHOTS = (
+    Shot("report-light", comparison_report, WIDE, "light", kept=1280),
+    Shot("report-dark", comparison_report, WIDE, "dark", kept=1280),
+    Shot("report-phone", comparison_report, NARROW, "light", kept=1400),
+    Shot("report-phone-dark", comparison_report, NARROW, "dark"),
+    Shot("report-pdf", comparison_report, WIDE, "pdf"),
+    Shot("report-single", single_report, WIDE, "light"),
+    Shot("report-single-dark", single_report, WIDE, "dark"),
+    Shot("report-single-phone", single_report, NARROW, "light"),
+)
+
+
 def main() -> None:
-    """Make the report and its pictures."""
+    """Make the pages and their pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=[each.name for each in SHOTS], default=None)
+    parser.add_argument("--keep", action="store_true", help="write those of the documentation to docs/_static")
     parser.add_argument("--chromium", default="chromium")
     options = parser.parse_args()
-    folder: Path = options.folder
-    report = folder / "report.html"
-    models = [f"{method}.parquet" for method in METHODS]
-    ood = [f"{method}/predictions/ood_svhn_partial.parquet" for method in METHODS]
-    command = [sys.executable, "-m", "counterpoise.cli", "evaluate", *models, "--ood", *ood, "--html", report.name]
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    for width in (WIDE, NARROW):
-        taken = content_width(options.chromium, report, width=width)
-        if taken > width:
-            sys.exit(f"the page takes {taken} px in a window of {width} px")
-    for theme in THEMES:
-        shot(options.chromium, report, STATIC / f"report-{theme}.png", width=WIDE, height=1380, theme=theme)
-        for width, height in ((WIDE, 6500), (NARROW, 13000)):
-            target = folder / f"report-{width}-{theme}.png"
-            shot(options.chromium, report, target, width=width, height=height, theme=theme)
-    shot(options.chromium, report, STATIC / "report-phone.png", width=NARROW, height=1400, theme="light")
-    progress("printing")
-    with tempfile.TemporaryDirectory() as profile:
-        target = folder / "report.pdf"
-        arguments = [
-            f"--user-data-dir={profile}",
-            "--no-pdf-header-footer",
-            f"--print-to-pdf={target}",
-            report.as_uri(),
-        ]
-        subprocess.run([options.chromium, *QUIET, *arguments], check=True, capture_output=True)
+    out: Path = options.out
+    out.mkdir(parents=True, exist_ok=True)
+    made = cache(lambda source: source(out))
+    too_wide = []
+    for each in SHOTS:
+        if options.only is not None and each.name not in options.only:
+            continue
+        page = made(each.source)
+        if each.scheme == "pdf":
+            print_to_pdf(options.chromium, page, out / f"{each.name}.pdf")
+            continue
+        width, height = content_size(options.chromium, page, width=each.width)
+        if width > each.width:
+            too_wide.append(f"{each.name} takes {width} px in a window of {each.width} px")
+        target = out / f"{each.name}.png"
+        shot(options.chromium, page, target, width=each.width, height=height, theme=each.scheme)
+        if options.keep and each.kept is not None:
+            with Image.open(target) as image:
+                image.crop((0, 0, each.width, each.kept)).save(STATIC / target.name, optimize=True)
+    sys.exit("\n".join(too_wide) or 0)
 
 
-def content_width(chromium: str, page: Path, *, width: int) -> int:
+def content_size(chromium: str, page: Path, *, width: int) -> tuple[int, int]:
     """Pixels that the page takes in a window of that width, asked from a page around it: it runs no script itself."""
     frame = f"""<iframe src="{page.resolve().as_uri()}" width="{width}" height="800" style="border:0"></iframe>
-<script>onload = () => document.title = frames[0].document.documentElement.scrollWidth</script>"""
+<script>
+onload = () => {{ const e = frames[0].document.documentElement; document.title = e.scrollWidth + "x" + e.scrollHeight }}
+</script>"""
     with tempfile.TemporaryDirectory() as folder:
         around = Path(folder) / "frame.html"
         around.write_text(frame)
         arguments = [f"--user-data-dir={folder}", "--allow-file-access-from-files", "--dump-dom", around.as_uri()]
         printed = subprocess.run([chromium, *QUIET, *arguments], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"<title>(\d+)</title>", printed)
+    found = re.search(r"<title>(\d+)x(\d+)</title>", printed)
     if found is None:
-        raise RuntimeError("the browser did not tell the width of the page")
-    return int(found[1])
+        raise RuntimeError("the browser did not tell the size of the page")
+    return int(found[1]), int(found[2])
+
+
+def content_width(chromium: str, page: Path, *, width: int) -> int:
+    """Pixels across that the page takes in a window of that width."""
+    return content_size(chromium, page, width=width)[0]
 
 
 def shot(chromium: str, page: Path, target: Path, *, width: int, height: int, theme: str) -> None:
@@ -96,7 +176,15 @@ def shot(chromium: str, page: Path, target: Path, *, width: int, height: int, th
         ]
         subprocess.run([chromium, *QUIET, *arguments], check=True, capture_output=True)
     with Image.open(target) as image:
-        image.convert("RGB").quantize(128).save(target, optimize=True)
+        image.convert("RGB").quantize(192, Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
+
+
+def print_to_pdf(chromium: str, page: Path, target: Path) -> None:
+    """The page as it prints."""
+    progress(target.name)
+    with tempfile.TemporaryDirectory() as profile:
+        arguments = [f"--user-data-dir={profile}", "--no-pdf-header-footer", f"--print-to-pdf={target}"]
+        subprocess.run([chromium, *QUIET, *arguments, page.resolve().as_uri()], check=True, capture_output=True)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from counterpoise.functional.intervals import wilson_interval
-from counterpoise.metrics.estimates import Estimate, Key
-from counterpoise.metrics.scores import BinTable, GroupScores, Scores
+from counterpoise.metrics.comparison import Difference, Evaluation
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
+from counterpoise.metrics.scores import BinTable, GroupScores, RankingScores, Scores
+from counterpoise.report.style import Look
 
 WORST_CLASSES = 10
 
@@ -14,6 +16,38 @@ WORST_CLASSES = 10
 def name_of(scores: Scores) -> str:
     """The model's name, or a word that stands for it."""
     return scores.source.name or "predictions"
+
+
+def looks(models: Sequence[Scores]) -> list[Look]:
+    """How each model looks in every figure; ours is the first trained by mutual transport, or else the first."""
+    if len(models) == 1:
+        return [Look(0)]
+    transported = [index for index, model in enumerate(models) if model.source.method.lower().startswith("mte")]
+    ours = transported[0] if transported else 0
+    return [Look(index, ours=index == ours) for index in range(len(models))]
+
+
+def find(scores: Scores, key: str) -> Estimate | None:
+    """An estimate that these scores may not have, or may have undefined."""
+    ranking = errors_of(scores)
+    estimate = scores.estimates.get(key) or (None if ranking is None else ranking.estimates.get(key))
+    return None if estimate is None or math.isnan(estimate.value) else estimate
+
+
+def errors_of(scores: Scores) -> RankingScores | None:
+    """How right and wrong predictions are told apart, where there are curves of it."""
+    ranking = scores.misclassification
+    return ranking if ranking.curves else None
+
+
+def has_bins(scores: Scores) -> bool:
+    """Whether there is a reliability diagram to draw."""
+    return any(scores.top_label.count)
+
+
+def has_classes(scores: Scores) -> bool:
+    """Whether each class was measured."""
+    return bool(scores.by_class.ece)
 
 
 @dataclass(frozen=True)
@@ -45,6 +79,71 @@ def reliability_bins(table: BinTable, *, level: float) -> list[ReliabilityBin]:
 def largest_share(models: Sequence[Scores]) -> float:
     """The largest share of samples in one bin of any of the models."""
     return max(max(model.top_label.count) / sum(model.top_label.count) for model in models)
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One metric of a model minus that of another, as a forest plot shows it.
+
+    Attributes:
+        title: of the metric.
+        info: of the metric.
+        estimate: the difference with its interval.
+        limit: the largest value or limit of this metric in any of the plots that stand side by side.
+    """
+
+    title: str
+    info: MetricInfo
+    estimate: Estimate
+    limit: float
+
+    @property
+    def state(self) -> str:
+        """`better` or `worse` beyond chance, or `undecided`; by the interval, outside which a value may lie."""
+        low, high = sorted(self.toward * limit for limit in (self.estimate.low, self.estimate.high))
+        return "better" if low > 0 else "worse" if high < 0 else "undecided"
+
+    @property
+    def toward(self) -> int:
+        """1 where more is better, -1 where less is."""
+        return 1 if self.info.higher_is_better else -1
+
+
+_OF_ERRORS = (Key.AUROC, Key.FPR_AT_TPR95, Key.AURC)
+_OF_OOD = (Key.AUROC, Key.FPR_AT_TPR95)
+CONTRASTED = (Key.ACCURACY, Key.NLL, Key.BRIER, Key.ECE, Key.CLASSWISE_ECE, *_OF_ERRORS)
+"""What a forest plot shows of the package's own metrics; all are in the table."""
+
+
+def contrasts(evaluation: Evaluation, difference: Difference) -> list[Contrast]:
+    """What differs between two models, of the metrics that matter most and have a better direction."""
+    comparison = evaluation.comparison
+    others = [] if comparison is None else [each for each in comparison.differences if each.first == difference.first]
+    found = []
+    outside = tuple(key for key in difference.estimates if key not in KEY_INFO)
+    for key in (*CONTRASTED, *outside):
+        title = f"{evaluation.info_of(key).title.strip()}{' of errors' if key in _OF_ERRORS else ''}"
+        found.append(_contrast(evaluation, title, key, difference.estimates, [each.estimates for each in others]))
+    for name, estimates in difference.ood.items():
+        for key in _OF_OOD:
+            title = f"{evaluation.info_of(key).title}, {name}"
+            found.append(_contrast(evaluation, title, key, estimates, [each.ood.get(name, {}) for each in others]))
+    return [each for each in found if each is not None]
+
+
+def _contrast(
+    evaluation: Evaluation, title: str, key: str, own: dict[str, Estimate], others: Sequence[dict[str, Estimate]]
+) -> Contrast | None:
+    info, estimate = evaluation.info_of(key), own.get(key)
+    if info.higher_is_better is None or estimate is None or not _is_finite(estimate):
+        return None
+    beside = [each[key] for each in others if key in each and _is_finite(each[key])]
+    limit = max(abs(part) for each in (estimate, *beside) for part in (each.value, each.low, each.high))
+    return Contrast(title, info, estimate, limit)
+
+
+def _is_finite(estimate: Estimate) -> bool:
+    return all(map(math.isfinite, (estimate.value, estimate.low, estimate.high)))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Figures from scores, each a matplotlib `Figure`.
 
 A function takes the scores of one model or of several. Artists that carry numbers have a `gid`, so that the numbers can
-be read back from the figure.
+be read back from the figure. A model's colour and marker follow from its `Look`, by default from its place in the list:
+where only some models are drawn, pass the looks that they have elsewhere.
 """
 
 import io
@@ -22,11 +23,13 @@ from matplotlib.ticker import FuncFormatter  # noqa: E402
 
 from counterpoise._text import shown  # noqa: E402
 from counterpoise.functional.detection import DEFAULT_TPR  # noqa: E402
+from counterpoise.metrics.comparison import Difference, Evaluation  # noqa: E402
 from counterpoise.metrics.estimates import Key  # noqa: E402
 from counterpoise.metrics.scores import BinTable, RankingScores, Scores  # noqa: E402
 from counterpoise.metrics.selective import DEFAULT_RISK, operating_point  # noqa: E402
 from counterpoise.report.data import (  # noqa: E402
     box_of,
+    contrasts,
     largest_class_error,
     largest_share,
     name_of,
@@ -34,16 +37,28 @@ from counterpoise.report.data import (  # noqa: E402
     severities,
     worst_classes,
 )
-from counterpoise.report.style import LIGHT, Theme, line, marker, themed  # noqa: E402
+from counterpoise.report.style import LIGHT, Look, Theme, line, marker, themed  # noqa: E402
 
 OneOrMore = Scores | Sequence[Scores]
 
 _PANEL_INCHES = 4.4
+_FOREST_INCHES = 4.7
 _MOST_OF_TITLE = 32
+_FILL = 0.22
 _FORMATS = (".png", ".svg", ".pdf")
+_STATES: dict[str, tuple[str, float]] = {"better": (">", 2.6), "worse": ("<", 2.6), "undecided": ("o", 1.4)}
+"""Marker and width of the line of a difference: it points to better or to worse, or nowhere."""
+
+FIRST = Look(0)
 
 
-def reliability(scores: OneOrMore, *, share_limit: float | None = None, theme: Theme = LIGHT) -> Figure:
+def reliability(
+    scores: OneOrMore,
+    *,
+    share_limit: float | None = None,
+    looks: Sequence[Look] | None = None,
+    theme: Theme = LIGHT,
+) -> Figure:
     """Accuracy against confidence with the interval of each bin, above a histogram of confidences; models side by side.
 
     The lines through the histogram are the average confidence and the accuracy: their distance is the mean gap. All
@@ -54,16 +69,16 @@ def reliability(scores: OneOrMore, *, share_limit: float | None = None, theme: T
     with themed(theme):
         figure = Figure(figsize=(_PANEL_INCHES * len(models), 5.5), layout="constrained")
         panels = figure.subplots(2, len(models), sharex=True, squeeze=False, height_ratios=(3, 1))
-        for column, model in enumerate(models):
-            _diagram(panels[0, column], model.top_label, level=model.level, theme=theme)
-            _histogram(panels[1, column], model, limit=limit, theme=theme)
+        for column, (model, look) in enumerate(_with_looks(models, looks)):
+            _diagram(panels[0, column], model.top_label, level=model.level, look=look, theme=theme)
+            _histogram(panels[1, column], model, limit=limit, look=look, theme=theme)
             panels[0, column].set_title(shown(name_of(model), most=_MOST_OF_TITLE))
         panels[0, 0].set_ylabel("accuracy")
         panels[1, 0].set_ylabel("samples")
         return figure
 
 
-def recalibration(scores: Scores, *, theme: Theme = LIGHT) -> Figure:
+def recalibration(scores: Scores, *, look: Look = FIRST, theme: Theme = LIGHT) -> Figure:
     """Reliability without and with temperature scaling, on samples that the temperature was not fitted on."""
     tried = scores.recalibration
     if tried is None:
@@ -72,21 +87,24 @@ def recalibration(scores: Scores, *, theme: Theme = LIGHT) -> Figure:
         figure = Figure(figsize=(_PANEL_INCHES, 4.4), layout="constrained")
         axes = figure.subplots()
         _perfect(axes, theme)
-        series = (("as it is", tried.bins_before), (f"T = {tried.temperature:.2f}", tried.bins_after))
-        for index, (name, table) in enumerate(series):
-            _accuracy_points(axes, table, level=scores.level, theme=theme, index=index, label=name)
+        after = f"T = {tried.temperature:.2f}"
+        _accuracy_points(axes, tried.bins_before, level=scores.level, colour=theme.muted, symbol="x", label="as it is")
+        _accuracy_points(
+            axes, tried.bins_after, level=scores.level, colour=theme.colour(look.place), symbol=marker(look.place),
+            label=after,
+        )  # fmt: skip
         _unit_square(axes)
         axes.set(xlabel="confidence", ylabel="accuracy", title=shown(name_of(scores), most=_MOST_OF_TITLE))
         axes.legend(loc="best")
         return figure
 
 
-def classwise(scores: Scores, *, error_limit: float | None = None, theme: Theme = LIGHT) -> Figure:
+def classwise(scores: Scores, *, error_limit: float | None = None, look: Look = FIRST, theme: Theme = LIGHT) -> Figure:
     """Calibration error of the worst classes, with intervals and with the noise floor as a tick.
 
     The axis ends at `error_limit`, the largest error that is drawn; by default, that of this model.
     """
-    rows = worst_classes(scores)
+    rows, colour = worst_classes(scores), theme.colour(look.place)
     with themed(theme):
         figure = Figure(figsize=(_PANEL_INCHES, 1.3 + 0.3 * len(rows)), layout="constrained")
         axes = figure.subplots()
@@ -95,8 +113,8 @@ def classwise(scores: Scores, *, error_limit: float | None = None, theme: Theme 
             [100 * part for part in column] for column in zip(*((r.ece, r.low, r.high) for r in rows), strict=True)
         )
         # A plug-in error is biased and may lie outside its interval: the bar is drawn by itself.
-        axes.hlines(places, low, high, color=theme.series[0], linewidth=5, alpha=0.35, gid="interval", label="interval")
-        axes.plot(value, places, marker(0), color=theme.series[0], gid="ece", label="ECE of the class")
+        axes.hlines(places, low, high, color=colour, linewidth=5, alpha=0.35, gid="interval", label="interval")
+        axes.plot(value, places, marker(look.place), color=colour, gid="ece", label="ECE of the class")
         floor = [100 * row.floor for row in rows]
         axes.plot(
             floor, places, "|", color=theme.ink, markersize=11, markeredgewidth=1.6, gid="floor", label="noise floor"
@@ -112,19 +130,21 @@ def classwise(scores: Scores, *, error_limit: float | None = None, theme: Theme 
         return figure
 
 
-def risk_coverage(scores: OneOrMore, *, risk: float = DEFAULT_RISK, theme: Theme = LIGHT) -> Figure:
+def risk_coverage(
+    scores: OneOrMore, *, risk: float = DEFAULT_RISK, looks: Sequence[Look] | None = None, theme: Theme = LIGHT
+) -> Figure:
     """Error rate of what is accepted against how much is, with the point that accepts most at the chosen risk."""
     models = _as_list(scores)
     with themed(theme):
         figure = Figure(figsize=(_PANEL_INCHES, 4.0), layout="constrained")
         axes = figure.subplots()
         axes.axhline(risk, color=theme.muted, linewidth=1, linestyle=":", gid="risk")
-        for index, model in enumerate(models):
+        for model, look in _with_looks(models, looks):
             curves = model.misclassification.curves
-            _line(axes, curves["coverage"], curves["risk"], index, theme, label=name_of(model), gid="risk_coverage")
+            _line(axes, curves["coverage"], curves["risk"], look, theme, label=name_of(model), gid="risk_coverage")
             point = operating_point(model.misclassification, risk=risk, level=model.level)
             if point is not None:
-                _mark(axes, point.coverage, point.risk, index, theme, gid="operating_point")
+                _mark(axes, point.coverage, point.risk, look, theme, gid="operating_point")
         axes.set(xlabel="share of samples accepted", ylabel="error rate of these", xlim=(0, 1))
         axes.set_ylim(bottom=0)
         _percent(axes)
@@ -132,7 +152,9 @@ def risk_coverage(scores: OneOrMore, *, risk: float = DEFAULT_RISK, theme: Theme
         return figure
 
 
-def detection(scores: OneOrMore, *, ood: str | None = None, theme: Theme = LIGHT) -> Figure:
+def detection(
+    scores: OneOrMore, *, ood: str | None = None, looks: Sequence[Look] | None = None, theme: Theme = LIGHT
+) -> Figure:
     """True against false positive rate of telling right from wrong, or in-distribution from OOD; FPR95 is marked."""
     models = _as_list(scores)
     with themed(theme):
@@ -140,15 +162,15 @@ def detection(scores: OneOrMore, *, ood: str | None = None, theme: Theme = LIGHT
         axes = figure.subplots()
         axes.plot([0, 1], [0, 1], color=theme.muted, linewidth=1, linestyle=":")
         axes.axhline(DEFAULT_TPR, color=theme.muted, linewidth=1, linestyle=":")
-        for index, model in enumerate(models):
+        for model, look in _with_looks(models, looks):
             ranking, name = _ranking(model, ood), name_of(model)
             if math.isnan(ranking.estimates[Key.AUROC].value):
                 # There are no rates of nothing, and a legend that passed over the model would seem to forget it.
-                _line(axes, [], [], index, theme, label=f"{name}: undefined", gid="undefined")
+                _line(axes, [], [], look, theme, label=f"{name}: undefined", gid="undefined")
                 continue
             false, true = ranking.curves["false_positive_rate"], ranking.curves["true_positive_rate"]
-            _line(axes, [0.0, *false], [0.0, *true], index, theme, label=name, gid="rates")
-            _mark(axes, ranking.estimates[Key.FPR_AT_TPR95].value, DEFAULT_TPR, index, theme, gid="fpr95")
+            _line(axes, [0.0, *false], [0.0, *true], look, theme, label=name, gid="rates")
+            _mark(axes, ranking.estimates[Key.FPR_AT_TPR95].value, DEFAULT_TPR, look, theme, gid="fpr95")
         if all(drawn.get_gid() != "rates" for drawn in axes.lines):
             axes.text(0.98, 0.05, "undefined: nothing to tell apart", ha="right", gid="undefined")
         title = "Right from wrong" if ood is None else f"In-distribution from {shown(ood, most=18)}"
@@ -158,15 +180,15 @@ def detection(scores: OneOrMore, *, ood: str | None = None, theme: Theme = LIGHT
         return figure
 
 
-def severity(scores: OneOrMore, *, theme: Theme = LIGHT) -> Figure:
+def severity(scores: OneOrMore, *, looks: Sequence[Look] | None = None, theme: Theme = LIGHT) -> Figure:
     """ECE over the corruptions at each severity, as boxes whose whiskers reach the extremes; clean samples at 0."""
     models = _as_list(scores)
     with themed(theme):
         figure = Figure(figsize=(_PANEL_INCHES + 0.6 * len(models), 4.0), layout="constrained")
         axes = figure.subplots()
         width = 0.8 / len(models)
-        for index, model in enumerate(models):
-            colour, symbol = theme.colour(index), marker(index)
+        for index, (model, look) in enumerate(_with_looks(models, looks)):
+            colour, symbol = theme.colour(look.place), marker(look.place)
             for level, estimates in severities(model).items():
                 place = level + (index - (len(models) - 1) / 2) * width
                 values = [100 * estimate.value for _, estimate in estimates]
@@ -174,11 +196,11 @@ def severity(scores: OneOrMore, *, theme: Theme = LIGHT) -> Figure:
                 statistics = {
                     "med": box.median, "q1": box.lower, "q3": box.upper, "whislo": box.lowest, "whishi": box.highest,
                 }  # fmt: skip
-                stroke = {"color": colour, "linewidth": 1.3}
+                stroke = {"color": colour, "linewidth": 0.7 * look.width}
                 drawn = axes.bxp(
                     [statistics], positions=[place], widths=0.7 * width, showfliers=False, manage_ticks=False,
                     boxprops=stroke, whiskerprops=stroke, capprops=stroke,
-                    medianprops={"color": colour, "linewidth": 2.4},
+                    medianprops={"color": colour, "linewidth": 1.4 * look.width},
                 )  # fmt: skip
                 drawn["medians"][0].set_gid(f"median {index} {level}")
                 axes.plot([place] * len(values), values, symbol, color=colour, markersize=3.5, alpha=0.6,
@@ -190,6 +212,43 @@ def severity(scores: OneOrMore, *, theme: Theme = LIGHT) -> Figure:
         axes.grid(visible=False, axis="x")
         axes.set(xlabel="severity of the corruption", ylabel="ECE, %")
         _legend(axes, models, location="upper left")
+        return figure
+
+
+def forest(evaluation: Evaluation, difference: Difference, *, theme: Theme = LIGHT) -> Figure:
+    """What differs between two models, with intervals, better to the right; each row has a scale of its own.
+
+    Beyond chance, markers point to better or worse and have its colour; what is undecided is a grey circle. Rows have
+    the same scale in the plots of all models that are compared with the same one.
+    """
+    rows = contrasts(evaluation, difference)
+    names = (name_of(evaluation.models[index]) for index in (difference.second, difference.first))
+    with themed(theme):
+        figure = Figure(figsize=(_FOREST_INCHES, 1.3 + 0.36 * max(1, len(rows))), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0, color=theme.ink, linewidth=1)
+        colours = {"better": theme.better, "worse": theme.worse, "undecided": theme.muted}
+        for place, row in enumerate(rows):
+            (symbol, width), colour = _STATES[row.state], colours[row.state]
+            low, value, high = (
+                row.toward * part / row.limit if row.limit else 0.0
+                for part in (row.estimate.low, row.estimate.value, row.estimate.high)
+            )
+            axes.hlines(place, low, high, color=colour, linewidth=width, gid=f"interval {row.title}")
+            face = theme.paper if row.state == "undecided" else colour
+            axes.plot([value], [place], symbol, color=colour, markerfacecolor=face, markersize=8, gid=row.title)
+            decimals = 2 if row.info.scale > 1 else 3
+            text = f"{row.info.scale * row.estimate.value:+.{decimals}f} {row.info.unit}"
+            beside = axes.get_yaxis_transform()
+            axes.text(1.03, place, text, transform=beside, va="center", color=colour, fontsize=9, gid="difference")
+        axes.set_yticks(range(len(rows)), [shown(row.title, most=26) for row in rows])
+        axes.tick_params(length=0)
+        axes.set(xlim=(-1.08, 1.08), ylim=(max(1, len(rows)) - 0.5, -0.5), xticks=[])
+        axes.spines[["left", "bottom"]].set_visible(False)
+        axes.grid(visible=False)
+        for x, side, text, colour in ((0, "left", "◀ worse", theme.worse), (1, "right", "better ▶", theme.better)):
+            axes.text(x, 1.01, text, transform=axes.transAxes, ha=side, va="bottom", color=colour, fontsize=9)
+        figure.suptitle(" minus ".join(shown(name, most=20) for name in names), fontsize=11)
         return figure
 
 
@@ -227,6 +286,10 @@ def _as_list(scores: OneOrMore) -> list[Scores]:
     return models
 
 
+def _with_looks(models: list[Scores], looks: Sequence[Look] | None) -> list[tuple[Scores, Look]]:
+    return list(zip(models, map(Look, range(len(models))) if looks is None else looks, strict=True))
+
+
 def _ranking(scores: Scores, ood: str | None) -> RankingScores:
     if ood is None:
         return scores.misclassification
@@ -235,37 +298,37 @@ def _ranking(scores: Scores, ood: str | None) -> RankingScores:
     return scores.ood[ood]
 
 
-def _diagram(axes: Axes, table: BinTable, *, level: float, theme: Theme) -> None:
+def _diagram(axes: Axes, table: BinTable, *, level: float, look: Look, theme: Theme) -> None:
     bins = reliability_bins(table, level=level)
     axes.bar(
         [row.lower for row in bins], [row.accuracy for row in bins], width=[row.upper - row.lower for row in bins],
-        align="edge", color=theme.fill, edgecolor=theme.paper, linewidth=0.8, gid="bars",
+        align="edge", color=theme.colour(look.place), alpha=_FILL, edgecolor=theme.paper, linewidth=0.8, gid="bars",
     )  # fmt: skip
     _perfect(axes, theme)
-    _accuracy_points(axes, table, level=level, theme=theme, index=0, label="")
+    _accuracy_points(axes, table, level=level, colour=theme.colour(look.place), symbol=marker(look.place), label=None)
     _unit_square(axes)
     axes.tick_params(labelbottom=False)
 
 
-def _accuracy_points(axes: Axes, table: BinTable, *, level: float, theme: Theme, index: int, label: str) -> None:
-    bins, colour = reliability_bins(table, level=level), theme.colour(index)
+def _accuracy_points(axes: Axes, table: BinTable, *, level: float, colour: str, symbol: str, label: str | None) -> None:
+    bins = reliability_bins(table, level=level)
     x, y = [row.confidence for row in bins], [row.accuracy for row in bins]
     axes.vlines(x, [row.low for row in bins], [row.high for row in bins], color=colour, linewidth=1.3, gid="interval")
-    axes.plot(x, y, marker(index), color=colour, markersize=5, clip_on=False, gid="accuracy", label=label or None)
+    axes.plot(x, y, symbol, color=colour, markersize=5, clip_on=False, gid="accuracy", label=label)
 
 
-def _histogram(axes: Axes, scores: Scores, *, limit: float, theme: Theme) -> None:
-    bins = reliability_bins(scores.top_label, level=scores.level)
+def _histogram(axes: Axes, scores: Scores, *, limit: float, look: Look, theme: Theme) -> None:
+    bins, colour = reliability_bins(scores.top_label, level=scores.level), theme.colour(look.place)
     axes.bar(
         [row.lower for row in bins], [row.share for row in bins], width=[row.upper - row.lower for row in bins],
-        align="edge", color=theme.fill, edgecolor=theme.paper, linewidth=0.8, gid="histogram",
+        align="edge", color=colour, alpha=_FILL, edgecolor=theme.paper, linewidth=0.8, gid="histogram",
     )  # fmt: skip
     accuracy = scores[Key.ACCURACY].value
     confidence = accuracy + scores[Key.MEAN_GAP].value
-    axes.axvline(accuracy, color=theme.series[0], gid="accuracy", label=f"accuracy {accuracy:.1%}")
+    axes.axvline(accuracy, color=colour, gid="accuracy", label=f"accuracy {accuracy:.1%}")
     axes.axvline(
         confidence,
-        color=theme.series[1],
+        color=theme.ink,
         linestyle="--",
         gid="confidence",
         label=f"average confidence {confidence:.1%}",
@@ -277,14 +340,17 @@ def _histogram(axes: Axes, scores: Scores, *, limit: float, theme: Theme) -> Non
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5), ncols=2, columnspacing=1.2, handlelength=1.6)
 
 
-def _line(axes: Axes, x: list[float], y: list[float], index: int, theme: Theme, *, label: str, gid: str) -> None:
-    axes.plot(x, y, color=theme.colour(index), linestyle=line(index), label=_label(label), gid=gid)
-
-
-def _mark(axes: Axes, x: float, y: float, index: int, theme: Theme, *, gid: str) -> None:
+def _line(axes: Axes, x: list[float], y: list[float], look: Look, theme: Theme, *, label: str, gid: str) -> None:
     axes.plot(
-        [x], [y], marker(index), color=theme.colour(index), markersize=8, markeredgecolor=theme.paper, zorder=3,
-        clip_on=False, gid=gid,
+        x, y, color=theme.colour(look.place), linestyle=line(look.place), linewidth=look.width, label=_label(label),
+        zorder=2.2 if look.ours else 2, gid=gid,
+    )  # fmt: skip
+
+
+def _mark(axes: Axes, x: float, y: float, look: Look, theme: Theme, *, gid: str) -> None:
+    axes.plot(
+        [x], [y], marker(look.place), color=theme.colour(look.place), markersize=8, markeredgecolor=theme.paper,
+        zorder=3, clip_on=False, gid=gid,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.selective import DEFAULT_RISK
 from counterpoise.report import figures
-from counterpoise.report.data import largest_class_error, severities
+from counterpoise.report.data import errors_of, has_bins, has_classes, largest_class_error, looks, severities
 from counterpoise.report.numbers import ood_sets
 
 FORMATS = ("png", "svg")
@@ -29,22 +29,34 @@ def write_figures(folder: str | Path, evaluation: Evaluation, *, risk: float = D
 def drawn(evaluation: Evaluation, *, risk: float) -> dict[str, Figure]:
     """The figures by file name."""
     models = evaluation.models
-    found = {
-        "reliability": figures.reliability(models),
-        "risk_coverage": figures.risk_coverage(models, risk=risk),
-        "misclassification": figures.detection(models),
-    }
+    drawn = list(zip(models, looks(models), strict=True))
+    found = {}
+    if having := [pair for pair in drawn if has_bins(pair[0])]:
+        chosen, shown = zip(*having, strict=True)
+        found["reliability"] = figures.reliability(chosen, looks=shown)
+    if having := [pair for pair in drawn if errors_of(pair[0]) is not None]:
+        chosen, shown = zip(*having, strict=True)
+        found["risk_coverage"] = figures.risk_coverage(chosen, risk=risk, looks=shown)
+        found["misclassification"] = figures.detection(chosen, looks=shown)
     for number, name in enumerate(ood_sets(evaluation), start=1):
-        having = [model for model in models if name in model.ood]
-        found[f"ood_{number}_{_slug(name)}"] = figures.detection(having, ood=name)
-    error_limit = largest_class_error(models)
-    for number, model in enumerate(models, start=1):
-        if model.by_class.ece:
-            found[f"classwise_{number}_{_slug(model.source.name)}"] = figures.classwise(model, error_limit=error_limit)
+        chosen, shown = zip(*(pair for pair in drawn if name in pair[0].ood), strict=True)
+        found[f"ood_{number}_{_slug(name)}"] = figures.detection(chosen, ood=name, looks=shown)
+    with_classes = [model for model in models if has_classes(model)]
+    limit = largest_class_error(with_classes) if with_classes else None
+    for number, (model, look) in enumerate(drawn, start=1):
+        name = f"{number}_{_slug(model.source.name)}"
+        if has_classes(model):
+            found[f"classwise_{name}"] = figures.classwise(model, error_limit=limit, look=look)
         if model.recalibration is not None:
-            found[f"temperature_{number}_{_slug(model.source.name)}"] = figures.recalibration(model)
-    having = [model for model in models if len(severities(model)) > 1]
-    return found | ({"severity": figures.severity(having)} if having else {})
+            found[f"temperature_{name}"] = figures.recalibration(model, look=look)
+    if having := [pair for pair in drawn if len(severities(pair[0])) > 1]:
+        chosen, shown = zip(*having, strict=True)
+        found["severity"] = figures.severity(chosen, looks=shown)
+    for difference in [] if evaluation.comparison is None else evaluation.comparison.differences:
+        if difference.first == 0:
+            second = models[difference.second].source.name
+            found[f"forest_{difference.second + 1}_{_slug(second)}"] = figures.forest(evaluation, difference)
+    return found
 
 
 def _slug(name: str) -> str:

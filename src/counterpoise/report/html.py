@@ -16,6 +16,7 @@ from matplotlib.figure import Figure  # noqa: E402
 
 from counterpoise._text import readable  # noqa: E402
 from counterpoise.report.figures import as_svg  # noqa: E402
+from counterpoise.report.style import DARK, LIGHT  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,10 @@ def layout(package: str, *, template: str, sheets: tuple[tuple[str, str], ...]) 
     environment = Environment(
         autoescape=True, finalize=_readable, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
-    style = "".join(_text(*sheet) for sheet in sheets)
+    # The same colours as in the figures.
+    style = f":root {{ {LIGHT.variables()} }}\n"
+    style += f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {DARK.variables()} }} }}\n"
+    style += "".join(_text(*sheet) for sheet in sheets)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return Layout(
         template=environment.from_string(_text(package, template)),

@@ -1,7 +1,9 @@
 """The report: one HTML file that loads nothing and runs nothing, for screens large and small, dark rooms and paper."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 
@@ -10,24 +12,31 @@ from matplotlib.figure import Figure
 from counterpoise import __version__
 from counterpoise._files import write_text
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.estimates import Key, percent
 from counterpoise.metrics.scores import Scores, Source, verdict
-from counterpoise.metrics.selective import DEFAULT_RISK
+from counterpoise.metrics.selective import DEFAULT_RISK, operating_point
 from counterpoise.report import figures, numbers
-from counterpoise.report.data import largest_class_error, largest_share, name_of, severities
-from counterpoise.report.html import data_uri, layout
-from counterpoise.report.sentences import (
-    accuracy_sentence,
-    ece_sentence,
-    selective_sentence,
-    temperature_sentence,
-    worst_classes_sentence,
+from counterpoise.report.advice import Advice, advice_between, advice_for
+from counterpoise.report.data import (
+    errors_of,
+    find,
+    has_bins,
+    has_classes,
+    largest_class_error,
+    largest_share,
+    looks,
+    name_of,
+    severities,
+    threshold_text,
 )
-from counterpoise.report.style import DARK, LIGHT, Theme
+from counterpoise.report.html import data_uri, layout
+from counterpoise.report.sentences import selective_sentence, temperature_sentence, worst_classes_sentence
+from counterpoise.report.style import DARK, LIGHT, Look
 from counterpoise.report.tables import Table
 
 STYLE_SHEET = ("counterpoise.report", "page.css")
 LISTED_CLASSES = 50
+LARGE_NUMBERS = 3
 
 
 @dataclass(frozen=True)
@@ -42,22 +51,44 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page."""
+    """A part of the page.
 
+    Attributes:
+        name: that links lead to.
+        title: of it.
+        text: paragraphs.
+        tables: below them.
+        pictures: beside them.
+        layout: `half` a row of the page, `split` between words and picture, in `columns` of equal height, or `whole`.
+    """
+
+    name: str
     title: str
     text: list[str]
     tables: list[Table]
     pictures: list[Picture]
+    layout: str = "whole"
+
+
+@dataclass(frozen=True)
+class LargeNumber:
+    """A number to be seen first, what it is, and its small print."""
+
+    title: str
+    value: str
+    note: str
 
 
 @dataclass(frozen=True)
 class Card:
-    """The verdict on one model."""
+    """What is most important about one model."""
 
     name: str
+    look: Look
     state: str
+    numbers: list[LargeNumber]
     verdict: str
-    lines: list[str]
+    advice: str
 
 
 @dataclass(frozen=True)
@@ -68,26 +99,63 @@ class Provenance:
     rows: list[tuple[str, str]]
 
 
-def write_report(path: str | Path, evaluation: Evaluation, *, risk: float = DEFAULT_RISK) -> None:
-    """Write the page, atomically."""
-    write_text(path, render(evaluation, risk=risk))
+def write_report(
+    path: str | Path,
+    evaluation: Evaluation,
+    *,
+    title: str = "",
+    day: date | None = None,
+    notices: Sequence[str] = (),
+    risk: float = DEFAULT_RISK,
+) -> None:
+    """Write the page, atomically.
+
+    Args:
+        path: of the file.
+        evaluation: what to report.
+        title: of the page; by default, the names of the models.
+        day: that the page states; by default, today.
+        notices: one line each, such as how columns were read and what could not be measured; beside those of the
+            evaluation.
+        risk: error rate that accepted predictions may have.
+    """
+    today = datetime.now(tz=UTC).date()
+    write_text(path, render(evaluation, title=title, day=day or today, notices=notices, risk=risk))
 
 
-def render(evaluation: Evaluation, *, risk: float = DEFAULT_RISK) -> str:
-    """The page as text; the same evaluation always gives the same text."""
+def render(
+    evaluation: Evaluation,
+    *,
+    day: date,
+    title: str = "",
+    notices: Sequence[str] = (),
+    risk: float = DEFAULT_RISK,
+) -> str:
+    """The page as text; the same arguments always give the same text."""
     page = layout("counterpoise.report", template="page.html.jinja", sheets=(STYLE_SHEET,))
     models = evaluation.models
+    advice = advice_for(models[0]) if len(models) == 1 else advice_between(evaluation)
     return page.template.render(
-        title="Reliability report",
+        title=title or _title(models),
+        day=f"{day.day} {day:%B %Y}",
+        iso_day=day.isoformat(),
         lead=_lead(evaluation),
         style=page.style,
         style_digest=page.style_digest,
-        cards=[_card(model, risk=risk) for model in models],
-        notices=evaluation.notices,
-        sections=[section for section in _sections(evaluation, risk=risk) if section is not None],
+        advice=advice or Advice(""),
+        cards=[_card(model, look, models, risk=risk) for model, look in zip(models, looks(models), strict=True)],
+        notices=list(dict.fromkeys((*evaluation.notices, *notices))),
+        rows=_arranged([section for section in _sections(evaluation, risk=risk) if section is not None]),
         sources=[Provenance(name_of(model), _provenance(model.source)) for model in models],
         version=__version__,
     )
+
+
+def _title(models: Sequence[Scores]) -> str:
+    names = [name_of(model) for model in models]
+    if len(names) > 3:
+        return f"Reliability of {len(names)} models"
+    return f"Reliability of {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
 
 
 def _lead(evaluation: Evaluation) -> str:
@@ -96,172 +164,273 @@ def _lead(evaluation: Evaluation) -> str:
     samples, classes, bins = (
         _range([getattr(model, name) for model in models]) for name in ("samples", "classes", "bins")
     )
-    return f"{count}, {samples} labelled samples, {classes} classes, {bins} confidence bins."
+    parts = [count, f"{samples} labelled samples", f"{classes} classes" if classes != "1" else "", f"{bins} bins"]
+    return ", ".join(filter(None, parts))
 
 
 def _range(values: list[int]) -> str:
     return f"{min(values):,}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,}"
 
 
-def _card(scores: Scores, *, risk: float) -> Card:
-    gap = scores[Key.MEAN_GAP]
-    state = "over" if gap.low > 0 else "under" if gap.high < 0 else "none"
-    lines = [ece_sentence(scores), accuracy_sentence(scores), selective_sentence(scores, risk=risk)]
-    return Card(name_of(scores), state, verdict(scores), lines)
+def _card(scores: Scores, look: Look, models: list[Scores], *, risk: float) -> Card:
+    gap = find(scores, Key.MEAN_GAP)
+    state = "none" if gap is None or gap.low <= 0 <= gap.high else "off"
+    words = "" if gap is None or find(scores, Key.ACCURACY) is None else verdict(scores)
+    # Of a single model, the advice stands above.
+    advice = "" if len(models) == 1 else advice_for(scores).line
+    return Card(name_of(scores), look, state, _large_numbers(scores, risk=risk), words, advice)
+
+
+def _large_numbers(scores: Scores, *, risk: float) -> list[LargeNumber]:
+    """The first three of what these scores have: how often it is right, how far confidence is off, what is kept."""
+    found = []
+    for key in dict.fromkeys((Key.ACCURACY, Key.ECE, None, Key.NLL, Key.BRIER, Key.AUROC, *scores.estimates)):
+        number = _kept(scores, risk=risk) if key is None else _large(scores, key)
+        found += [] if number is None else [number]
+    return found[:LARGE_NUMBERS]
+
+
+def _large(scores: Scores, key: str) -> LargeNumber | None:
+    estimate, info = find(scores, key), scores.info_of(key)
+    if estimate is None:
+        return None
+
+    def shown(value: float) -> str:
+        return f"{info.scale * value:.{1 if info.scale > 1 else 3}f}"
+
+    note = "" if math.isnan(estimate.low) else f"{shown(estimate.low)} to {shown(estimate.high)}"
+    if estimate.floor is not None:
+        note += f"; {shown(estimate.floor)} by chance alone"
+    if estimate.value > estimate.high:
+        note += "; biased upwards, so it may lie above its interval"
+    unit = "%" if info.unit == "%" else ""
+    title = info.title.strip() if unit else numbers.metric_title(info).strip()
+    title = "Calibration error, ECE" if key == Key.ECE else title
+    return LargeNumber(title, f"{shown(estimate.value)}{unit}", note)
+
+
+def _kept(scores: Scores, *, risk: float) -> LargeNumber | None:
+    ranking = errors_of(scores)
+    if ranking is None:
+        return None
+    title = f"Kept at {100 * risk:g}% errors"
+    point = operating_point(ranking, risk=risk, level=scores.level)
+    if point is None:
+        return LargeNumber(title, "none", "at no threshold are errors so few")
+    what = "confidence" if ranking.score == "max_softmax" else ranking.score
+    return LargeNumber(
+        title,
+        f"{100 * point.coverage:.1f}%",
+        f"{what} from {threshold_text(point.threshold)} on; errors {100 * point.low:.1f} to {100 * point.high:.1f}%",
+    )
+
+
+def _arranged(sections: list[Section]) -> list[list[Section]]:
+    """Rows of the page: two sections of one picture beside each other, any other by itself."""
+    rest, rows = list(sections), []
+    while rest:
+        section = rest.pop(0)
+        if not _is_small(section):
+            rows.append([section])
+        elif (other := next((each for each in rest if _is_small(each)), None)) is not None:
+            rest.remove(other)
+            rows.append([replace(each, layout="half") for each in (section, other)])
+        else:
+            rows.append([replace(section, layout="split")])
+    return rows
+
+
+def _is_small(section: Section) -> bool:
+    return section.layout == "whole" and len(section.pictures) == 1 and not section.tables
 
 
 def _sections(evaluation: Evaluation, *, risk: float) -> list[Section | None]:
     models = evaluation.models
+    drawn = list(zip(models, looks(models), strict=True))
     return [
-        _reliability_section(models),
         _comparison_section(evaluation),
-        _class_section(models),
-        _selective_section(models, risk=risk),
-        _detection_section(evaluation),
-        _recalibration_section(models),
-        _severity_section(models),
+        _reliability_section(drawn),
+        _recalibration_section(drawn),
+        _class_section(drawn),
+        _selective_section(drawn, risk=risk),
+        _detection_section(evaluation, drawn),
+        _severity_section(drawn),
         _group_section(models),
         _metrics(evaluation),
     ]
 
 
-def _reliability_section(models: list[Scores]) -> Section:
+Drawn = list[tuple[Scores, Look]]
+"""Models and how they look; some of them may be left out of a section."""
+
+
+def _reliability_section(drawn: Drawn) -> Section | None:
+    having = [(model, look) for model, look in drawn if has_bins(model)]
+    if not having:
+        return None
     text = (
         "Bars and points: how often predictions of a given confidence are right, with the interval of each bin. On the "
         "dashed line, confidence is honest; below it, the model claims too much. Underneath, how many samples have "
         "that confidence."
     )
     # Side by side, pictures are compared by eye: one scale for all of them.
-    draw = partial(figures.reliability, share_limit=largest_share(models))
+    limit = largest_share([model for model, _ in having])
     pictures = [
-        _picture(draw, model, f"Reliability diagram of {name_of(model)}", [numbers.reliability_table(model)])
-        for model in models
+        _both(
+            partial(figures.reliability, model, share_limit=limit, looks=[look]),
+            f"Reliability diagram of {name_of(model)}",
+            [numbers.reliability_table(model)],
+        )
+        for model, look in having
     ]
-    return Section("Does confidence match accuracy?", [text], [], pictures)
+    return Section("reliability", "Does confidence match accuracy?", [text], [], pictures)
 
 
-def _class_section(models: list[Scores]) -> Section | None:
-    models = [model for model in models if model.by_class.ece]
-    if not models:
+def _class_section(drawn: Drawn) -> Section | None:
+    having = [(model, look) for model, look in drawn if has_classes(model)]
+    if not having:
         return None
-    text = [_of(model, worst_classes_sentence(model), models) for model in models]
-    draw = partial(figures.classwise, error_limit=largest_class_error(models))
+    text = [_of(model, worst_classes_sentence(model), drawn) for model, _ in having]
+    limit = largest_class_error([model for model, _ in having])
     pictures = [
-        _picture(
-            draw,
-            model,
+        _both(
+            partial(figures.classwise, model, error_limit=limit, look=look),
             f"Calibration error of the worst classes of {name_of(model)}",
             [numbers.class_table(model, most=LISTED_CLASSES)],
         )
-        for model in models
+        for model, look in having
     ]
-    return Section("Which classes are worst?", text, [], pictures)
+    return Section("classes", "Which classes are worst?", text, [], pictures)
 
 
-def _selective_section(models: list[Scores], *, risk: float) -> Section:
+def _selective_section(drawn: Drawn, *, risk: float) -> Section | None:
+    having = [(model, look) for model, look in drawn if errors_of(model) is not None]
+    if not having:
+        return None
     text = [
         "Keeping only the most confident predictions lowers the error rate. The mark is the largest share that can be "
         f"kept with an error rate of {100 * risk:g}%.",
-        *(_of(model, selective_sentence(model, risk=risk), models) for model in models),
+        *(_of(model, selective_sentence(model, risk=risk), drawn) for model, _ in having),
     ]
+    models, shown = zip(*having, strict=True)
     picture = _both(
-        lambda theme: figures.risk_coverage(models, risk=risk, theme=theme),
+        partial(figures.risk_coverage, models, risk=risk, looks=shown),
         "Risk-coverage curves",
         [numbers.titled(numbers.risk_table(model), model) for model in models],
     )
-    return Section("What if it may say “I don't know”?", text, [], [picture])
+    return Section("selective", "What if it may say “I don't know”?", text, [], [picture])
 
 
 def _comparison_section(evaluation: Evaluation) -> Section | None:
-    differences = numbers.paired_differences(evaluation)
-    if differences is None:
+    differences, comparison = numbers.paired_differences(evaluation), evaluation.comparison
+    if differences is None or comparison is None:
         return None
+    first = evaluation.models[0]
     text = [
-        "Differences on the same samples, each with its interval. Bold: better than the first model, beyond chance. An "
-        "interval that holds 0 is no difference that these samples can show."
+        f"Differences to {name_of(first)} on the same samples, each with its interval. ▲ better and ▼ worse are "
+        "beyond chance; an interval that holds 0 is no difference that these samples can show. In the picture, better "
+        "is to the right, and each row has a scale of its own."
     ]
-    return Section("How do they compare?", text, [differences], [])
+    pictures = [
+        _both(
+            partial(figures.forest, evaluation, difference),
+            f"Differences of {name_of(evaluation.models[difference.second])} to {name_of(first)}",
+            [],
+        )
+        for difference in comparison.differences
+        if difference.first == 0
+    ]
+    title = "How do they compare?"
+    if len(pictures) > 1:
+        return Section("comparison", title, text, [differences], pictures)
+    text.append(f"{differences.title}.")
+    return Section("comparison", title, text, _by_heading(differences), pictures, "columns")
 
 
 def _metrics(evaluation: Evaluation) -> Section:
-    text = ["Value, and in brackets the interval that holds the value of the whole population."]
+    level = percent(evaluation.models[0].level)
+    text = [f"Value, and in brackets the {level} interval that holds the value of the whole population."]
     if evaluation.comparison is not None:
-        text.append("Bold: best of its row, by a paired difference to every other model that is beyond chance.")
-    return Section("All metrics", text, [numbers.summary(evaluation)], [])
+        text.append("▲ best of its row, by a paired difference to every other model that is beyond chance.")
+    table = numbers.summary(evaluation)
+    if len(evaluation.models) > 1:
+        return Section("metrics", "All metrics", text, [table], [])
+    return Section("metrics", "All metrics", text, _by_heading(table), [], "columns")
 
 
-def _detection_section(evaluation: Evaluation) -> Section:
-    models = evaluation.models
-    pictures = [
-        _both(
-            lambda theme: figures.detection(models, theme=theme),
-            "True against false positive rate of telling right from wrong predictions",
-            [numbers.titled(numbers.rates_table(model.misclassification), model) for model in models],
-        )
-    ]
-    for name in numbers.ood_sets(evaluation):
-        having = [model for model in models if name in model.ood]
-        pictures.append(_ood_picture(having, name))
+def _by_heading(table: Table) -> list[Table]:
+    """A table for each heading inside a table."""
+    found: list[Table] = []
+    for row in table.rows:
+        if len(row) == 1:
+            found.append(Table(row[0].text, table.columns, ()))
+        else:
+            found[-1] = replace(found[-1], rows=(*found[-1].rows, row))
+    return found
+
+
+def _detection_section(evaluation: Evaluation, drawn: Drawn) -> Section | None:
+    pictures = []
+    for ood in (None, *numbers.ood_sets(evaluation)):
+        having = [
+            (model, look, ranking)
+            for model, look in drawn
+            if (ranking := errors_of(model) if ood is None else model.ood.get(ood)) is not None
+        ]
+        if having:
+            models, shown, rankings = zip(*having, strict=True)
+            of_what = "right from wrong predictions" if ood is None else f"in-distribution samples from {ood}"
+            tables = [
+                numbers.titled(numbers.rates_table(ranking), model)
+                for model, ranking in zip(models, rankings, strict=True)
+            ]
+            draw = partial(figures.detection, models, ood=ood, looks=shown)
+            pictures.append(_both(draw, f"True against false positive rate of telling {of_what}", tables))
     text = [
         "How well confidence separates right from wrong predictions, and in-distribution from OOD samples. The mark is "
         "the false positive rate where 95% of the positives are accepted (FPR95): the lower, the better."
     ]
-    return Section("Does confidence tell what to doubt?", text, [], pictures)
+    return Section("detection", "Does confidence tell what to doubt?", text, [], pictures) if pictures else None
 
 
-def _ood_picture(models: list[Scores], name: str) -> Picture:
-    return _both(
-        lambda theme: figures.detection(models, ood=name, theme=theme),
-        f"True against false positive rate of telling in-distribution samples from {name}",
-        [numbers.titled(numbers.rates_table(model.ood[name]), model) for model in models],
-    )
-
-
-def _recalibration_section(models: list[Scores]) -> Section | None:
-    tried = [(model, model.recalibration) for model in models if model.recalibration is not None]
-    if not tried:
-        return None
+def _recalibration_section(drawn: Drawn) -> Section | None:
     text, pictures = [], []
-    for model, result in tried:
-        text.append(_of(model, temperature_sentence(result), models))
-        tables = [table for table in (numbers.recalibration_table(model),) if table is not None]
-        pictures.append(
-            _picture(figures.recalibration, model, f"Reliability of {name_of(model)} before and after", tables)
-        )
-    return Section("What would temperature scaling change?", text, [], pictures)
+    for model, look in drawn:
+        table, tried = numbers.recalibration_table(model), model.recalibration
+        if tried is not None and table is not None:
+            text.append(_of(model, temperature_sentence(tried), drawn))
+            draw = partial(figures.recalibration, model, look=look)
+            pictures.append(_both(draw, f"Reliability of {name_of(model)} before and after", [table]))
+    title = "What would temperature scaling change?"
+    return Section("temperature", title, text, [], pictures) if pictures else None
 
 
-def _severity_section(models: list[Scores]) -> Section | None:
-    having = [model for model in models if len(severities(model)) > 1]
+def _severity_section(drawn: Drawn) -> Section | None:
+    having = [(model, look) for model, look in drawn if len(severities(model)) > 1]
     if not having:
         return None
-    tables = [numbers.titled(table, model) for model in having if (table := numbers.severity_table(model)) is not None]
+    models, shown = zip(*having, strict=True)
+    tables = [numbers.titled(table, model) for model in models if (table := numbers.severity_table(model)) is not None]
     picture = _both(
-        lambda theme: figures.severity(having, theme=theme),
-        "Calibration error over the corruptions, by severity",
-        tables,
+        partial(figures.severity, models, looks=shown), "Calibration error over the corruptions, by severity", tables
     )
     text = [
         "Each point is a corruption at one severity; boxes hold the middle half of them, whiskers reach the extremes."
     ]
-    return Section("What happens when images degrade?", text, [], [picture])
+    return Section("severity", "What happens when images degrade?", text, [], [picture])
 
 
 def _group_section(models: list[Scores]) -> Section | None:
     tables = [numbers.titled(table, model) for model in models if (table := numbers.group_table(model)) is not None]
-    return Section("Group by group", [], tables, []) if tables else None
+    return Section("groups", "Group by group", [], tables, []) if tables else None
 
 
-def _of(scores: Scores, sentence: str, models: list[Scores]) -> str:
-    return sentence if len(models) == 1 else f"{name_of(scores)}: {sentence}"
+def _of(scores: Scores, sentence: str, drawn: Drawn) -> str:
+    return sentence if len(drawn) == 1 else f"{name_of(scores)}: {sentence}"
 
 
-def _picture(draw: Callable[..., Figure], scores: Scores, alt: str, tables: list[Table]) -> Picture:
-    return _both(lambda theme: draw(scores, theme=theme), alt, tables)
-
-
-def _both(draw: Callable[[Theme], Figure], alt: str, tables: list[Table]) -> Picture:
-    return Picture(data_uri(draw(LIGHT)), data_uri(draw(DARK)), alt, tables)
+def _both(draw: Callable[..., Figure], alt: str, tables: list[Table]) -> Picture:
+    return Picture(data_uri(draw(theme=LIGHT)), data_uri(draw(theme=DARK)), alt, tables)
 
 
 def _provenance(source: Source) -> list[tuple[str, str]]:

@@ -1,8 +1,8 @@
-"""Colours and settings of the figures, light and dark."""
+"""Colours and settings of figures and pages, light and dark."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import matplotlib as mpl
@@ -12,40 +12,84 @@ Line = str | tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a figure; `series` are told apart by people with any kind of colour vision (Okabe and Ito)."""
+    """Colours of figures and pages.
+
+    Those of `series` can be told apart with any kind of colour vision, and so can better, worse and `muted`, which is
+    neither: a test simulates it.
+    """
 
     ink: str
     muted: str
     grid: str
     paper: str
-    fill: str
+    card: str
+    accent: str
+    warn: str
+    better: str
+    worse: str
     series: tuple[str, ...]
 
     def colour(self, index: int) -> str:
         """Of one of several models."""
         return self.series[index % len(self.series)]
 
+    def variables(self) -> str:
+        """The colours as custom properties of a style sheet."""
+        single = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "series"}
+        series = {f"s{index}": colour for index, colour in enumerate(self.series)}
+        return " ".join(f"--{name}: {colour};" for name, colour in (single | series).items())
+
 
 LIGHT = Theme(
     ink="#1b1f24",
-    muted="#667080",
-    grid="#e3e7ec",
+    muted="#5b6472",
+    grid="#dfe4ea",
     paper="#ffffff",
-    fill="#cfe0ee",
-    series=("#0072b2", "#d55e00", "#009e73", "#b0568f", "#a37500", "#3d8fc4"),
+    card="#f5f7f9",
+    accent="#0072b2",
+    warn="#a34700",
+    better="#0072b2",
+    worse="#c1121f",
+    series=("#0072b2", "#d55e00", "#00543f", "#a97282", "#3b2a8c", "#38a660"),
 )
 DARK = Theme(
     ink="#e6e9ee",
-    muted="#98a2b3",
-    grid="#2c333d",
+    muted="#a3adbb",
+    grid="#333b46",
     paper="#14181d",
-    fill="#27415a",
-    series=("#5ab4ec", "#f4935a", "#3fc9a0", "#e3a1cb", "#e9bd4b", "#9ccff2"),
+    card="#1c2229",
+    accent="#5ab4ec",
+    warn="#f4935a",
+    better="#5ab4ec",
+    worse="#ff6b5e",
+    series=("#5ab4ec", "#f4935a", "#188c76", "#f6bad3", "#8c6de2", "#f2ec71"),
 )
 THEMES = {"light": LIGHT, "dark": DARK}
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
+_GLYPHS = dict(zip(_MARKERS, "●■▲◆▼✚", strict=True))
 _LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a model looks in every figure: by its place among all models, and emphasised where it is ours.
+
+    `ours` is None where nobody is: then all lines are equally strong.
+    """
+
+    place: int
+    ours: bool | None = None
+
+    @property
+    def width(self) -> float:
+        """Of its lines."""
+        return 1.8 if self.ours is None else 2.8 if self.ours else 1.4
+
+    @property
+    def glyph(self) -> str:
+        """Its marker as a character."""
+        return _GLYPHS[marker(self.place)]
 
 
 def marker(index: int) -> str:

@@ -1,0 +1,157 @@
+"""One line on what to do, computed from scores; and the sentence that says why."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from counterpoise.metrics.comparison import Comparison, Evaluation
+from counterpoise.metrics.estimates import Estimate, Key
+from counterpoise.metrics.scores import Recalibration, Scores
+from counterpoise.report.data import contrasts, find, name_of
+from counterpoise.report.numbers import number
+
+DECIDING = (Key.NLL, Key.BRIER, Key.ACCURACY, Key.ECE)
+"""Models are chosen by the first of these that all of them have: proper scores come first."""
+
+SURE = 0.8
+"""Chance of a decision that is stated beside the even one."""
+
+HOPELESS = 100
+"""Times the samples at hand, beyond which nobody will collect them."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do, and why."""
+
+    line: str
+    why: str = ""
+
+
+def advice_for(scores: Scores) -> Advice:
+    """What would mend one model's confidence."""
+    tried = scores.recalibration
+    if tried is not None and _mends(tried):
+        what = "logits" if scores.source.kind in ("", "logits") else "log-probabilities"
+        return Advice(
+            f"Divide the {what} by {tried.temperature:.2f}: {_change(tried)}.",
+            f"Temperature scaling, fitted on {tried.fitted_on:,} samples and measured on {tried.measured_on:,} others. "
+            "It changes no decision, so accuracy stays.",
+        )
+    gap, ece = find(scores, Key.MEAN_GAP), find(scores, Key.ECE)
+    leans = gap is not None and (gap.low > 0 or gap.high < 0)
+    if not leans and (ece is None or not ece.low > 0):
+        if gap is None and ece is None:
+            return Advice("No advice: these predictions hold nothing that calibration can be measured by.")
+        return Advice(f"Nothing to mend: confidence is right as far as {scores.samples:,} samples can tell.")
+    if tried is not None:
+        return Advice(
+            f"One temperature does not clearly mend this ({_change(tried)}).",
+            "Look at the bins and classes that are off, or try a calibrator with more parameters on other samples.",
+        )
+    if gap is None or not leans:
+        return Advice("Confidence is wrong in places, and right on average: look at the bins that are off.")
+    side = "Overconfident" if gap.low > 0 else "Underconfident"
+    return Advice(f"{side} by {100 * abs(gap.value):.1f} points: fit a calibrator on other labelled samples.")
+
+
+def advice_between(evaluation: Evaluation) -> Advice | None:
+    """Which model to take, or how many more samples would tell; None where models are not compared."""
+    comparison, models = evaluation.comparison, evaluation.models
+    key = None if comparison is None else _deciding(comparison, models)
+    if comparison is None or key is None:
+        return None
+    info, values = evaluation.info_of(key), [model[key].value for model in models]
+    wants_more = bool(info.higher_is_better)
+    leader = values.index(max(values) if wants_more else min(values))
+    lead = dict(_differences(comparison, key, leader))
+    undecided = {other: e for other, e in lead.items() if not (e.low > 0 if wants_more else e.high < 0)}
+    name, title = name_of(models[leader]), info.title
+    if not undecided:
+        if len(lead) == 1:
+            ((other, estimate),) = lead.items()
+            low, high = sorted(abs(limit) for limit in (estimate.low, estimate.high))
+            word = "higher" if wants_more else "lower"
+            margin = f"{number(info, abs(estimate.value))} {info.unit} {word}".replace("  ", " ")
+            line = f"Take {name}: its {title} is {margin} than that of {name_of(models[other])}"
+            line += f" ({number(info, low)} to {number(info, high)})."
+        else:
+            line = f"Take {name}: the best {title}, beyond chance against each of the {len(lead)} others."
+        return Advice(line, _losses(evaluation, leader))
+    needed = {other: _samples_to_decide(e, comparison.samples) for other, e in undecided.items()}
+    other = max(needed, key=lambda index: needed[index])
+    margin = f"{number(info, abs(values[leader] - values[other]))} {info.unit}".strip()
+    line = f"{name} leads {name_of(models[other])} in {title} by {margin}, which may be chance"
+    total = needed[other]
+    if total > HOPELESS * comparison.samples:
+        return Advice(f"{line}: over {HOPELESS} times as many samples would be needed to tell. Treat them as equal.")
+    quantile = NormalDist().inv_cdf
+    usual = quantile((1 + comparison.level) / 2)
+    surely = total * ((usual + quantile(SURE)) / usual) ** 2
+    return Advice(
+        f"{line}: {_about(total - comparison.samples)} more samples would decide, if it stays.",
+        "Intervals narrow with the square root of the number of samples. If the true difference is the measured one, "
+        "so many more give an even chance that its interval leaves out 0; "
+        f"{_about(surely - comparison.samples)} more give {100 * SURE:.0f}%.",
+    )
+
+
+def _mends(tried: Recalibration) -> bool:
+    """Whether ECE falls below the whole interval that it has without, at a temperature that was found."""
+    before, after = tried.before[Key.ECE], tried.after[Key.ECE]
+    return tried.state == "converged" and after.value < before.low and after.value < before.value
+
+
+def _change(tried: Recalibration) -> str:
+    return f"ECE {tried.before[Key.ECE].value:.1%} to {tried.after[Key.ECE].value:.1%}"
+
+
+def _deciding(comparison: Comparison, models: list[Scores]) -> Key | None:
+    for key in DECIDING:
+        known = all(key in each.estimates and _is_finite(each.estimates[key]) for each in comparison.differences)
+        if known and all(find(model, key) is not None for model in models):
+            return key
+    return None
+
+
+def _is_finite(estimate: Estimate) -> bool:
+    return math.isfinite(estimate.low) and math.isfinite(estimate.high) and math.isfinite(estimate.value)
+
+
+def _differences(comparison: Comparison, key: str, leader: int) -> Iterator[tuple[int, Estimate]]:
+    """Of the leader minus each other model."""
+    for each in comparison.differences:
+        found = each.estimates[key]
+        if each.second == leader:
+            yield each.first, found
+        elif each.first == leader:
+            yield each.second, Estimate(-found.value, -found.high, -found.low)
+
+
+def _samples_to_decide(difference: Estimate, samples: int) -> float:
+    """How many samples there must be for the interval to leave out 0, if its middle stays and its width shrinks.
+
+    The middle and not the value: calibration errors are biased, and their intervals are not.
+    """
+    middle, half = (difference.low + difference.high) / 2, (difference.high - difference.low) / 2
+    return math.inf if middle == 0 else samples * (half / middle) ** 2
+
+
+def _losses(evaluation: Evaluation, leader: int) -> str:
+    """Where the leader is worse than another, beyond chance."""
+    found: dict[str, None] = {}
+    for each in [] if evaluation.comparison is None else evaluation.comparison.differences:
+        state = "worse" if each.second == leader else "better" if each.first == leader else ""
+        found |= {row.title: None for row in contrasts(evaluation, each) if row.state == state}
+    return f"But it is worse, beyond chance, in {', '.join(found)}." if found else ""
+
+
+def _about(count: float) -> str:
+    """A number of samples, rounded up to two digits.
+
+    >>> _about(481.2), _about(12_345), _about(3.2)
+    ('490', '13,000', '4')
+    """
+    step = 10 ** max(0, math.floor(math.log10(max(count, 1))) - 1)
+    return f"{max(1, math.ceil(count / step)) * step:,}"

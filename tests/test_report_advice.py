@@ -1,0 +1,91 @@
+"""The line of advice: it says what the scores show, and no more."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+import evaluations as made
+from counterpoise.metrics import Estimate, Key
+from counterpoise.metrics.comparison import Evaluation
+from counterpoise.predictions import Predictions, write_predictions
+from counterpoise.report.advice import advice_between, advice_for
+from counterpoise.scoring import score_files
+
+
+def test_a_temperature_is_advised_where_it_clearly_helps():
+    scores = made.scores(0)
+    tried = scores.recalibration
+    before, after = (measured[Key.ECE].value for measured in (tried.before, tried.after))
+    advice = advice_for(scores)
+    assert advice.line == f"Divide the logits by {tried.temperature:.2f}: ECE {before:.1%} to {after:.1%}."
+    probable = replace(scores, source=replace(scores.source, kind="probabilities"))
+    assert "Divide the log-probabilities by" in advice_for(probable).line
+    stuck = replace(scores, recalibration=replace(tried, state="at highest temperature"))
+    same = replace(scores, recalibration=replace(tried, after=tried.before))
+    for each in (stuck, same):
+        assert "does not clearly mend" in advice_for(each).line
+
+
+@pytest.mark.parametrize(
+    ("gap", "ece", "words"),
+    [
+        (Estimate(0.05, 0.03, 0.07), Estimate(0.05, 0.03, 0.07), "Overconfident by 5.0 points"),
+        (Estimate(-0.05, -0.07, -0.03), Estimate(0.05, 0.03, 0.07), "Underconfident by 5.0 points"),
+        (Estimate(0.01, -0.01, 0.03), Estimate(0.05, 0.03, 0.07), "wrong in places"),
+        (Estimate(0.01, -0.01, 0.03), Estimate(0.05, 0.0, 0.07), "Nothing to mend"),
+    ],
+)
+def test_without_a_trial_the_gap_speaks(gap, ece, words):
+    scores = made.scores(0)
+    estimates = scores.estimates | {Key.MEAN_GAP: gap, Key.ECE: ece}
+    assert words in advice_for(replace(scores, estimates=estimates, recalibration=None)).line
+
+
+def written(folder, *, times):
+    """Two models that are close, on 300 samples that are repeated so often."""
+    generator = torch.Generator().manual_seed(5)
+    truth = 2 * torch.randn(300, 4, generator=generator)
+    labels = torch.multinomial(torch.softmax(truth, -1), 1, generator=generator).squeeze(-1)
+    for name in ("one", "two"):
+        noise = 0.45 if name == "two" else 0.3
+        logits = truth + noise * torch.randn(truth.shape, generator=generator)
+        table = Predictions.of(logits=logits.repeat(times, 1), labels=labels.repeat(times))
+        write_predictions(folder / f"{name}.parquet", table)
+    return score_files([folder / "one.parquet", folder / "two.parquet"])
+
+
+def test_as_many_more_samples_as_are_advised_decide_if_the_difference_stays(tmp_path):
+    few = written(tmp_path, times=1)
+    advice = advice_between(few)
+    found = re.search(r"leads .* in NLL by .*, which may be chance: ([\d,]+) more samples would decide, if it stays", advice.line)  # fmt: skip
+    times = (300 + int(found[1].replace(",", ""))) / 300
+    assert times > 2
+    assert "even chance" in advice.why
+    assert "more samples would decide" in advice_between(written(tmp_path, times=int(0.85 * times))).line
+    assert advice_between(written(tmp_path, times=int(1.15 * times) + 1)).line.startswith("Take ")
+
+
+def test_a_decided_comparison_names_the_model_and_what_it_loses():
+    evaluation = made.evaluation(2)
+    line = advice_between(evaluation).line
+    nll = evaluation.comparison.differences[0].estimates[Key.NLL]
+    assert nll.high < 0
+    assert line.startswith(f"Take net 1: its NLL is {-nll.value:.4f} nats lower than that of net 0")
+    (difference,) = evaluation.comparison.differences
+    lost = difference.estimates | {Key.ACCURACY: Estimate(-0.03, -0.05, -0.01)}
+    worse = replace(evaluation.comparison, differences=[replace(difference, estimates=lost)])
+    assert "worse, beyond chance, in Accuracy" in advice_between(replace(evaluation, comparison=worse)).why
+
+
+def test_nothing_is_said_of_models_that_are_not_compared():
+    assert advice_between(Evaluation(made.evaluation(2).models)) is None
+
+
+def test_differences_that_are_too_small_are_called_equal():
+    evaluation = made.evaluation(2)
+    (difference,) = evaluation.comparison.differences
+    tiny = difference.estimates | {Key.NLL: Estimate(0.0001, -0.0499, 0.0501)}
+    close = replace(evaluation.comparison, differences=[replace(difference, estimates=tiny)])
+    assert "Treat them as equal" in advice_between(replace(evaluation, comparison=close)).line
