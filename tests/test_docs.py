@@ -14,7 +14,7 @@ from tools.markdown import section_of
 from tools.transcript import blocks_of, follow
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "study/README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = ["README.md", "study/README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
 PROGRAMS = {"counterpoise": cli.parse, "counterpoise-study": study_cli.parse}
 NEED_DATA = {"docs/tutorial.md": "cifar10"}
 
