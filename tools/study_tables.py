@@ -19,8 +19,6 @@ from counterpoise_study.summary import Summary, mean, paired_difference, summari
 from counterpoise_study.tables import floor_text
 from tools.markdown import markdown_table
 
-HEADLINE = ("ce", "fl", "de3", "mte1", "mte2")
-"""The methods that the README shows."""
 SHOWN = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE, Key.NLL)
 NOT_RUN = "not run yet"
 VERDICTS = BETTER, WORSE, UNDECIDED, ONE_SEED, NOT_COMPARABLE = (
@@ -227,7 +225,7 @@ def equal_alpha_section(study: Study) -> str:
     return markdown_table(heads, rows) if rows else NOT_RUN
 
 
-def quality_section(study: Study, *, scaled: bool = False, methods: Sequence[str] = tuple(METHODS)) -> str:
+def quality_section(study: Study, *, scaled: bool = False) -> str:
     """Methods in setting A: means over seeds, with half the width of their 95% t intervals."""
     group, errors = study.group("cifar10"), study.group("misclassification")
     if group is None:
@@ -238,7 +236,7 @@ def quality_section(study: Study, *, scaled: bool = False, methods: Sequence[str
     rows = []
     for row in group.rows:
         ranked = row_of(errors, row.line.method)
-        if row.line.method not in methods or ranked is None or errors is None:
+        if ranked is None or errors is None:
             continue
         cells = [spread(row, column_of(group, key), scaled=scaled) for key in SHOWN]
         cells.insert(floor, floor_text(row, column_of(group, Key.ECE), scaled=scaled))
@@ -379,7 +377,6 @@ def _published_text(study: Study, found: Comparison) -> str:
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {
-    "study-headline": ("README.md", lambda study: quality_section(study, methods=HEADLINE)),
     "study-parts": ("docs/study.md", parts_section),
     "study-commands": ("docs/study.md", commands_section),
     "study-conditions": ("docs/study.md", conditions_section),

@@ -133,7 +133,7 @@ def is_same(shown: str, printed: str) -> bool:
     if number.sub("", one) != number.sub("", other):
         return False
     pairs = zip(number.finditer(one), number.finditer(other), strict=True)
-    return all(abs(float(a[0]) - float(b[0])) < 2.5 * 10 ** -len(a[1]) for a, b in pairs)
+    return all(abs(float(a[0]) - float(b[0])) < 2.5 * 10 ** -max(len(a[1]), len(b[1])) for a, b in pairs)
 
 
 def run_commands(commands: str, *, where: str) -> str:
