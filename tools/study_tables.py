@@ -27,6 +27,8 @@ VERDICTS = BETTER, WORSE, UNDECIDED, ONE_SEED, NOT_COMPARABLE = (
 KERNELS: Mapping[Kernels, str] = {"native": "native", "float32": "emulated"}
 """What computed bfloat16: the CPU's own instructions, or float32 kernels that round."""
 MINUS = "\N{MINUS SIGN}"
+SPACE = "\N{NO-BREAK SPACE}"
+"""Within a number and its interval, so that no cell of a table breaks there."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ def spread(row: Row, column: Column, *, scaled: bool) -> str:
     """Such as `62.91 ± 1.34`."""
     found = summarise(row.values(column, scaled=scaled))
     text = number(KEY_INFO[column.key], found.mean)
-    return text if found.count < 2 else f"{text} ± {number(KEY_INFO[column.key], found.mean - found.low)}"
+    return text if found.count < 2 else f"{text}{SPACE}±{SPACE}{number(KEY_INFO[column.key], found.mean - found.low)}"
 
 
 @dataclass(frozen=True)
@@ -345,7 +347,7 @@ def _difference(group: Group, claim: Claim, first: Row, second: Row, *, scaled: 
 def _difference_text(key: Key, found: Summary) -> str:
     """Such as `−12.30 (−13.10 to −11.50)`."""
     value, low, high = (_signed(number(KEY_INFO[key], each)) for each in (found.mean, found.low, found.high))
-    return value if math.isnan(found.low) else f"{value} ({low} to {high})"
+    return value if math.isnan(found.low) else f"{value} ({low}{SPACE}to{SPACE}{high})"
 
 
 def _signed(text: str) -> str:
