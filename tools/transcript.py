@@ -87,7 +87,7 @@ def blocks_of(text: str) -> Iterator[Block]:
 
 
 def follow(page: Path, *, write: bool = False) -> dict[str, float]:
-    """Run the blocks of a page in the current folder, and compare or write what they print; processor time by section."""
+    """Run the blocks of a page here, and compare or write what they print; processor time by section."""
     seconds: defaultdict[str, float] = defaultdict(float)
     names: dict[str, object] = {"__name__": "__main__", "__file__": str(page)}
     text = page.read_text(encoding="utf-8")
