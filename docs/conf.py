@@ -22,8 +22,11 @@ html_title = f"counterpoise {release}"
 
 default_role = "code"
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_typehints_format = "short"
+autodoc_default_options = {"members": True}
+python_maximum_signature_line_length = 130
+add_module_names = False
+toc_object_entries_show_parents = "hide"
 napoleon_google_docstring = True
 napoleon_use_ivar = True
 html_static_path = ["_static"]
@@ -39,6 +42,24 @@ def _math(display: str) -> Any:
     return visit
 
 
+_WRITTEN: dict[str, list[str]] = {}
+
+
+def _keep(_app: Sphinx, what: str, name: str, _obj: object, _options: object, lines: list[str]) -> None:
+    if what in {"attribute", "data", "property"}:
+        _WRITTEN[name] = list(lines)
+
+
+def _restore(_app: Sphinx, _what: str, name: str, _obj: object, _options: object, lines: list[str]) -> None:
+    lines[:] = _WRITTEN.pop(name, lines)
+
+
 def setup(app: Sphinx) -> None:
-    """Formulas become MathML when the site is built: it loads no script from elsewhere."""
+    """Formulas become MathML when the site is built, and docstrings of attributes stay as they were written.
+
+    MathML, because the site loads no script from elsewhere. Napoleon takes what stands before a colon for a type.
+    """
     app.add_html_math_renderer("mathml", (_math("inline"), None), (_math("block"), None))
+    napoleon = 500  # the priority at which it rewrites docstrings
+    app.connect("autodoc-process-docstring", _keep, priority=napoleon - 1)
+    app.connect("autodoc-process-docstring", _restore, priority=napoleon + 1)

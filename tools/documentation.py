@@ -1,13 +1,11 @@
 """Writes measured figures into the documentation: `python -m tools.documentation [--check]`.
 
 Figures come from `benchmarks/results/NAME.json`, each the standard output of `python -m benchmarks.NAME`, from the
-records of the reduced-scale study in `study/results`, and from running the README's example and the benchmark's plan.
-Each goes between a pair of marks, `<!-- figures: NAME -->` and `<!-- end -->`.
+records of the reduced-scale study in `study/results`, and from the benchmark's plan. Each goes between a pair of
+marks, `<!-- figures: NAME -->` and `<!-- end -->`. What a page's own blocks print is `tools/transcript.py --write`'s.
 """
 
 import argparse
-import contextlib
-import io
 import json
 import sys
 import textwrap
@@ -15,9 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import counterpoise
 from benchmarks.coverage import is_clear
 from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise.recipes.methods import METHODS
@@ -28,8 +23,8 @@ from counterpoise_study.studies import STUDIES, request_of
 from tools import scaling_tables, study_tables
 from tools.comparison_tables import comparison_section
 from tools.coverage_tables import few_errors_section, paired_section
+from tools.headline import headline_section
 from tools.markdown import markdown_table, replace_section
-from tools.transcript import blocks_of
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -42,12 +37,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a page is out of date")
     options = parser.parse_args()
-    pages = {ROOT / "README.md": {"readme-example": readme_example()}}
-    pages[ROOT / "docs" / "benchmark.md"] = {"plan": paper_plan()}
+    pages = {ROOT / "docs" / "benchmark.md": {"plan": paper_plan()}}
     for name, (page, section) in SECTIONS.items():
         pages.setdefault(ROOT / "docs" / page, {})[name] = section(result(name))
     study = study_tables.Study(Store(ROOT / "study" / "results"))
-    for name, (page, shown) in study_tables.SECTIONS.items():
+    for name, (page, shown) in STUDY_SECTIONS.items():
         pages.setdefault(ROOT / page, {})[name] = shown(study)
     stale = []
     for path, sections in pages.items():
@@ -68,16 +62,6 @@ def result(name: str) -> dict[str, Any]:
     """What a benchmark measured; of several sections of one benchmark, the first word is its name."""
     document: dict[str, Any] = json.loads((RESULTS / f"{name.partition('-')[0]}.json").read_text())
     return document
-
-
-def readme_example() -> str:
-    """What the README's own example of `evaluate` prints."""
-    blocks = blocks_of((ROOT / "README.md").read_text())
-    (example,) = (block.code for block in blocks if "counterpoise.evaluate(" in block.code)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(example, {"torch": torch, "counterpoise": counterpoise})  # noqa: S102
-    return f"```text\n{printed.getvalue()}```"
 
 
 def paper_plan() -> str:
@@ -295,6 +279,8 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     **{name: ("scaling.md", section) for name, section in scaling_tables.SECTIONS.items()},
 }
 """By benchmark: the page that shows its figures, and how."""
+STUDY_SECTIONS = {**study_tables.SECTIONS, "study-headline": ("README.md", headline_section)}
+"""By name: the page that shows this of the reduced-scale study, and how."""
 
 
 if __name__ == "__main__":

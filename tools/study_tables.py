@@ -20,8 +20,6 @@ from counterpoise_study.summary import Summary, mean, paired_difference, summari
 from counterpoise_study.tables import floor_text
 from tools.markdown import markdown_table
 
-HEADLINE = ("ce", "fl", "de3", "mte1", "mte2")
-"""The methods that the README shows."""
 SHOWN = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE, Key.NLL)
 NOT_RUN = "not run yet"
 VERDICTS = BETTER, WORSE, UNDECIDED, ONE_SEED, NOT_COMPARABLE = (
@@ -34,6 +32,8 @@ INITIAL_WEIGHTS: Mapping[InitialWeights, str] = {
     "by-seed": "are the same for every method, and for an ensemble's first member; since version 2 of the recipe",
 }
 MINUS = "\N{MINUS SIGN}"
+SPACE = "\N{NO-BREAK SPACE}"
+"""Within a number and its interval, so that no cell of a table breaks there."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def equal_alpha_section(study: Study) -> str:
     return markdown_table(heads, rows) if rows else NOT_RUN
 
 
-def quality_section(study: Study, *, scaled: bool = False, methods: Sequence[str] = tuple(METHODS)) -> str:
+def quality_section(study: Study, *, scaled: bool = False) -> str:
     """Methods in setting A: means over seeds, with half the width of their 95% t intervals."""
     group, errors = study.group("cifar10"), study.group("misclassification")
     if group is None:
@@ -258,7 +258,7 @@ def quality_section(study: Study, *, scaled: bool = False, methods: Sequence[str
     rows = []
     for row in group.rows:
         ranked = row_of(errors, row.line.method)
-        if row.line.method not in methods or ranked is None or errors is None:
+        if ranked is None or errors is None:
             continue
         cells = [spread(row, column_of(group, key), scaled=scaled) for key in SHOWN]
         cells.insert(floor, floor_text(row, column_of(group, Key.ECE), scaled=scaled))
@@ -271,7 +271,7 @@ def spread(row: Row, column: Column, *, scaled: bool) -> str:
     """Such as `62.91 ± 1.34`."""
     found = summarise(row.values(column, scaled=scaled))
     text = number(KEY_INFO[column.key], found.mean)
-    return text if found.count < 2 else f"{text} ± {number(KEY_INFO[column.key], found.mean - found.low)}"
+    return text if found.count < 2 else f"{text}{SPACE}±{SPACE}{number(KEY_INFO[column.key], found.mean - found.low)}"
 
 
 @dataclass(frozen=True)
@@ -367,7 +367,7 @@ def _difference(group: Group, claim: Claim, first: Row, second: Row, *, scaled: 
 def _difference_text(key: Key, found: Summary) -> str:
     """Such as `−12.30 (−13.10 to −11.50)`."""
     value, low, high = (_signed(number(KEY_INFO[key], each)) for each in (found.mean, found.low, found.high))
-    return value if math.isnan(found.low) else f"{value} ({low} to {high})"
+    return value if math.isnan(found.low) else f"{value} ({low}{SPACE}to{SPACE}{high})"
 
 
 def _signed(text: str) -> str:
@@ -399,7 +399,6 @@ def _published_text(study: Study, found: Comparison) -> str:
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {
-    "study-headline": ("README.md", lambda study: quality_section(study, methods=HEADLINE)),
     "study-parts": ("docs/study.md", parts_section),
     "study-initial-weights": ("docs/study.md", initial_weights_section),
     "study-commands": ("docs/study.md", commands_section),

@@ -12,8 +12,9 @@ from counterpoise_study.report import FORMATS, as_latex_text, as_markdown_text
 from counterpoise_study.sections import document_of
 from counterpoise_study.store import Store
 from counterpoise_study.summary import Summary
+from tools.documentation import STUDY_SECTIONS
 from tools.markdown import section_of
-from tools.study_tables import CLAIMS, SECTIONS, Study, compared, training_kernels, verdict
+from tools.study_tables import CLAIMS, Study, compared, training_kernels, verdict
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "study" / "results"
@@ -54,9 +55,9 @@ def test_nothing_but_records_is_kept():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.parametrize("name", STUDY_SECTIONS)
 def test_the_documentation_shows_what_is_kept(name):
-    page, section = SECTIONS[name]
+    page, section = STUDY_SECTIONS[name]
     assert section_of((ROOT / page).read_text(), name) == section(Study(Store(RESULTS)))
 
 

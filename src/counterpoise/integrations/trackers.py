@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,4 +120,4 @@ def _figures(evaluation: Evaluation) -> Iterator[tuple[str, "Figure"]]:
 def _page(evaluation: Evaluation) -> str:
     from counterpoise.report.page import render
 
-    return render(evaluation)
+    return render(evaluation, day=datetime.now(tz=UTC).date())
