@@ -88,6 +88,7 @@ KEY_METRICS = (
     Key.MEAN_GAP,
     Key.DEBIASED_ECE,
     Key.ECE,
+    Key.POSITIVE_ECE,
     Key.AUROC,
     Key.FPR_AT_TPR95,
     Key.AURC,

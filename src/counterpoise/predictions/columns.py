@@ -42,6 +42,9 @@ TEXT_NAMES = (*LABELS, *PREDICTED, *CORRECT, *IDS, *DESCRIPTIVE, MODEL)
 """Columns that are not predictions, whose cells may be text."""
 _SUM_TOLERANCE = 0.05
 _MOST_NAMES = 1000
+_DECIMALS = range(2, 7)
+_ARITHMETIC = 1e-7
+"""How far float32 may be from a decimal number, or a sum of some from 1."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,7 @@ class Layout:
         one_hot: whether labels are rows with a single 1.
         scale: that values are multiplied by.
         sigmoid: whether the values of a multilabel table are logits.
+        decimals: that probabilities were rounded to, where rows show it by not summing to 1.
         ignored: columns that mean nothing here.
     """
 
@@ -163,6 +167,7 @@ class Layout:
     one_hot: bool = False
     scale: float = 1.0
     sigmoid: bool = False
+    decimals: int | None = None
     ignored: tuple[str, ...] = ()
 
     @property
@@ -182,6 +187,9 @@ class Layout:
         if self.is_binary:
             parts[0] += f", taken as {'P(y = 1)' if self.kind == 'probabilities' else 'the logit of y = 1'}"
         parts += [f"{what} from {_span(names)}" for what, names in self._others() if names]
+        if self.decimals is not None:
+            least = 0.5 * 10.0**-self.decimals
+            parts.append(f"rounded to {self.decimals} decimals, so rows are normalised, and 0 is less than {least:g}")
         if self.ignored:
             parts.append(f"ignored: {_some(self.ignored)}")
         return "; ".join(parts)
@@ -251,6 +259,7 @@ def find_layout(
         layout = _with_labels(sample, layout, chosen)
     if not chosen.percent:
         _require_no_percentages(sample, layout)
+        layout = replace(layout, decimals=_decimals(sample, layout))
     if layout.class_names is not None and len(layout.class_names) != layout.classes:
         raise PredictionFileError(
             f"there are {len(layout.class_names)} class names for {layout.classes} classes: {_some(layout.class_names)}"
@@ -326,6 +335,17 @@ def _require_no_percentages(sample: pa.RecordBatch, layout: Layout) -> None:
         raise AmbiguousInputError(
             f"each of the first rows of {_span(layout.values)} sums to 100, not 1", [({"percent": True}, "")]
         )
+
+
+def _decimals(sample: pa.RecordBatch, layout: Layout) -> int | None:
+    """What probabilities were rounded to. A forest of 100 trees gives hundredths too, but its rows sum to 1."""
+    if layout.kind != "probabilities" or layout.is_binary or layout.members is not None:
+        return None
+    values = _values_of(sample, layout.values)
+    if values is None or not _sums_to(sample, layout.values, 1) or (abs(values.sum(-1) - 1) < _ARITHMETIC).all():
+        return None
+    found = (places for places in _DECIMALS if (abs(values - values.round(places)) < _ARITHMETIC).all())
+    return next(found, None)
 
 
 def _multilabel(layout: Layout) -> Layout:

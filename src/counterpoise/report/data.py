@@ -40,6 +40,12 @@ def errors_of(scores: Scores) -> RankingScores | None:
     return ranking if ranking.curves else None
 
 
+def size_of(scores: Scores) -> str:
+    """Samples, classes where they are known, and bins."""
+    classes = f"{scores.classes:,} classes, " if scores.classes > 1 else ""
+    return f"{scores.samples:,} samples, {classes}{scores.bins} bins"
+
+
 def has_bins(scores: Scores) -> bool:
     """Whether there is a reliability diagram to draw."""
     return any(scores.top_label.count)

@@ -78,6 +78,27 @@ def reliability(
         return figure
 
 
+def positive_class(scores: OneOrMore, *, looks: Sequence[Look] | None = None, theme: Theme = LIGHT) -> Figure:
+    """Of binary models, how often the answer is yes where P(y = 1) is given, with the interval of each bin."""
+    models = [model for model in _as_list(scores) if model.positive is not None]
+    if not models:
+        raise ValueError("these scores hold no positive class: there is one where there are two classes")
+    with themed(theme):
+        figure = Figure(figsize=(_PANEL_INCHES, 4.4), layout="constrained")
+        axes = figure.subplots()
+        _perfect(axes, theme)
+        for model, look in _with_looks(models, looks):
+            assert model.positive is not None  # noqa: S101
+            label = _label(name_of(model)) if len(models) > 1 else None
+            colour, symbol = theme.colour(look.place), marker(look.place)
+            _accuracy_points(axes, model.positive, level=model.level, colour=colour, symbol=symbol, label=label)
+        _unit_square(axes)
+        axes.set(xlabel="P(y = 1)", ylabel="frequency of y = 1")
+        if len(models) > 1:
+            axes.legend(loc="best")
+        return figure
+
+
 def recalibration(scores: Scores, *, look: Look = FIRST, theme: Theme = LIGHT) -> Figure:
     """Reliability without and with temperature scaling, on samples that the temperature was not fitted on."""
     tried = scores.recalibration

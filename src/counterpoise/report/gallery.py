@@ -34,6 +34,9 @@ def drawn(evaluation: Evaluation, *, risk: float) -> dict[str, Figure]:
     if having := [pair for pair in drawn if has_bins(pair[0])]:
         chosen, shown = zip(*having, strict=True)
         found["reliability"] = figures.reliability(chosen, looks=shown)
+    if having := [pair for pair in drawn if pair[0].positive is not None]:
+        chosen, shown = zip(*having, strict=True)
+        found["positive_class"] = figures.positive_class(chosen, looks=shown)
     if having := [pair for pair in drawn if errors_of(pair[0]) is not None]:
         chosen, shown = zip(*having, strict=True)
         found["risk_coverage"] = figures.risk_coverage(chosen, risk=risk, looks=shown)

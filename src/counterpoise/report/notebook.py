@@ -11,7 +11,7 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import Key, percent
 from counterpoise.metrics.scores import Scores, verdict
 from counterpoise.report import numbers
-from counterpoise.report.data import name_of, reliability_bins
+from counterpoise.report.data import name_of, reliability_bins, size_of
 from counterpoise.report.tables import Cell, Table
 
 _STYLE = """
@@ -47,7 +47,7 @@ def as_html(evaluation: Evaluation) -> str:
     if len(models) == 1:
         summary = Table("", ("", f"value ({percent(models[0].level)} interval)"), summary.rows)
     differences = numbers.paired_differences(evaluation, key_metrics=True)
-    sizes = sorted({f"{model.samples:,} samples, {model.classes:,} classes, {model.bins} bins" for model in models})
+    sizes = sorted({size_of(model) for model in models})
     body = f"<div>{_table(summary)}<small>{'; '.join(sizes)}</small></div>"
     if differences is not None:
         note = f"✓ better than {escape(readable(name_of(models[0])))}, ✗ worse, beyond chance"

@@ -8,7 +8,7 @@ from functools import partial
 from counterpoise.metrics.comparison import Difference, Evaluation
 from counterpoise.metrics.estimates import KEY_INFO, KEY_METRICS, Estimate, Key, MetricInfo, percent
 from counterpoise.metrics.protocol import Estimates
-from counterpoise.metrics.scores import GroupScores, RankingScores, Scores
+from counterpoise.metrics.scores import BinTable, GroupScores, RankingScores, Scores
 from counterpoise.metrics.selective import operating_point
 from counterpoise.metrics.summary import in_order
 from counterpoise.report.data import (
@@ -155,7 +155,21 @@ def _wins(info: MetricInfo, difference: Estimate | None, *, loses: bool = False)
 
 def reliability_table(scores: Scores) -> Table:
     """The bins of the reliability diagram."""
-    rows = [
+    heads = ("confidence", "samples", "share", "mean confidence", "accuracy", f"{percent(scores.level)} interval")
+    return table("Bins of the predicted class", heads, _bin_rows(scores.top_label, level=scores.level))
+
+
+def positive_table(scores: Scores) -> Table:
+    """The bins of the positive class of a binary model."""
+    assert scores.positive is not None  # noqa: S101
+    heads = ("P(y = 1)", "samples", "share", "mean P(y = 1)", "frequency", f"{percent(scores.level)} interval")
+    return table(
+        f"Bins of the positive class, {name_of(scores)}", heads, _bin_rows(scores.positive, level=scores.level)
+    )
+
+
+def _bin_rows(bins: BinTable, *, level: float) -> list[tuple[str, ...]]:
+    return [
         (
             f"{row.lower:.3f} to {row.upper:.3f}",
             f"{row.count:,}",
@@ -164,10 +178,8 @@ def reliability_table(scores: Scores) -> Table:
             f"{row.accuracy:.2%}",
             f"{row.low:.1%} to {row.high:.1%}",
         )
-        for row in reliability_bins(scores.top_label, level=scores.level)
+        for row in reliability_bins(bins, level=level)
     ]
-    heads = ("confidence", "samples", "share", "mean confidence", "accuracy", f"{percent(scores.level)} interval")
-    return table("Bins of the predicted class", heads, rows)
 
 
 def class_table(scores: Scores, *, most: int) -> Table:

@@ -250,6 +250,7 @@ def _sections(evaluation: Evaluation, *, risk: float) -> list[Section | None]:
     return [
         _comparison_section(evaluation),
         _reliability_section(drawn),
+        _positive_section(drawn),
         _recalibration_section(drawn),
         _class_section(drawn),
         _selective_section(drawn, risk=risk),
@@ -286,8 +287,26 @@ def _reliability_section(drawn: Drawn) -> Section | None:
     return Section("reliability", "Does confidence match accuracy?", [text], [], pictures)
 
 
+def _positive_section(drawn: Drawn) -> Section | None:
+    having = [(model, look) for model, look in drawn if model.positive is not None]
+    if not having:
+        return None
+    chosen, shown = zip(*having, strict=True)
+    text = (
+        "Of samples with a given P(y = 1), how often the answer is yes, with the interval of each bin. Confidence folds"
+        " both classes together, and can look honest where this is not."
+    )
+    picture = _both(
+        partial(figures.positive_class, chosen, looks=shown),
+        "Reliability diagram of the positive class",
+        [numbers.positive_table(model) for model in chosen],
+    )
+    return Section("positive", "Does P(y = 1) match how often y is 1?", [text], [], [picture])
+
+
 def _class_section(drawn: Drawn) -> Section | None:
-    having = [(model, look) for model, look in drawn if has_classes(model)]
+    # Of two classes, both have the error of the positive one.
+    having = [(model, look) for model, look in drawn if has_classes(model) and model.positive is None]
     if not having:
         return None
     text = [_of(model, worst_classes_sentence(model), drawn) for model, _ in having]

@@ -10,7 +10,7 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import Key, percent
 from counterpoise.metrics.scores import Scores, verdict
 from counterpoise.report import numbers
-from counterpoise.report.data import name_of, severities
+from counterpoise.report.data import name_of, severities, size_of
 from counterpoise.report.sentences import selective_sentence, temperature_sentence
 from counterpoise.report.tables import BETTER, MOST_COLUMNS, WORSE, Table
 from counterpoise.report.tables import as_text as table_text
@@ -96,7 +96,7 @@ def as_text(
 
 
 def _said(scores: Scores) -> str:
-    size = f"({scores.samples:,} samples, {scores.classes:,} classes, {scores.bins} bins)"
+    size = f"({size_of(scores)})"
     return f"{verdict(scores)} {size}" if Key.MEAN_GAP in scores and Key.ACCURACY in scores else size
 
 
