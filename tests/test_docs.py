@@ -26,7 +26,7 @@ SMALLER = {
     "docs/quickstart.md": {"train digits --against ce": "train digits --against ce --epochs 5"},
     "docs/runs.md": {"--epochs 20": "--epochs 2"},
     "docs/tutorial.md": {
-        "--epochs 2 --data.limit 1000 --data.held-out 500": "--epochs 1 --data.limit 200 --data.held-out 100",
+        "--epochs 2 --data.limit 1000 --data.validation 500": "--epochs 1 --data.limit 200 --data.validation 100",
         "--evaluation.images 1000": "--evaluation.images 200",
         "--evaluation.corrupted-images 100": "--evaluation.corrupted-images 20",
     },

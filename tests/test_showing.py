@@ -106,7 +106,7 @@ def test_models_in_memory_compare_as_their_files_do(tmp_path):
         ({}, "dictionary by name"),
         ({"a": [[0.5, 0.5]]}, "say what 'a' holds"),
         ({"a": {"scores": [[0.5, 0.5]]}}, "say what 'a' holds"),
-        ({"a": {"logits": [[0.5]]}}, "a: "),
+        ({"a": {"logits": [[[0.5, 1.0]]]}}, "a: "),
         ({"a": {"logits": [[0.5, 1.0]]}, "b": {"logits": [[0.5, 1.0, 2.0]]}}, "same samples"),
     ],
 )

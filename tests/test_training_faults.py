@@ -314,7 +314,7 @@ def test_weights_and_biases_tells_members_and_runs_of_one_name_apart(tmp_path, m
 
 
 def test_loggers_that_are_not_installed_are_named_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("counterpoise.training.engine.find_spec", lambda _: None)
+    monkeypatch.setattr("counterpoise.training.preflight.find_spec", lambda _: None)
     recipe = small_recipe("ce", engine__loggers=("wandb", "mlflow"))
     with pytest.raises(ImportError, match=r"engine.loggers needs wandb, mlflow: pip install wandb mlflow"):
         train(recipe, tmp_path / "run", data=small_data(recipe))
@@ -345,7 +345,7 @@ def test_a_member_of_an_ensemble_is_exported_alone(tmp_path, capsys):
 
 
 def test_an_interrupted_comparison_goes_on(tmp_path, monkeypatch, capsys):
-    command = ["train", "digits", "--data.limit", "60", "--data.held-out", "20", "--batch", "20", "--epochs", "1"]
+    command = ["train", "digits", "--data.limit", "60", "--data.validation", "20", "--batch", "20", "--epochs", "1"]
     command += ["--method", "ce", "--out", str(tmp_path), "--engine.threads", "1", "--engine.accelerator", "cpu"]
     with pytest.raises(ValueError, match="--against names a method twice, or ce"):
         parse([*command, "--against", "ce"]).run()

@@ -103,8 +103,6 @@ def test_devices_that_are_not_there_are_refused_before_the_folder_is_made(tmp_pa
     for name in ("cuda", "cuda:1", "cpu:1", "nonsense"):
         with pytest.raises(ValueError, match=f"torch sees no device '{name}' here; it sees cpu"):
             require_device(name)
-    with pytest.raises(ValueError, match="torch sees no device 'cuda'"):
-        parse(["predict", str(tmp_path), "--data", "digits", "--device", "cuda"]).run()
     two = ["cpu", "cuda:0", "cuda:1"]
     for module in ("devices", "engine"):
         monkeypatch.setattr(f"counterpoise.training.{module}.visible_devices", lambda: two)

@@ -247,7 +247,7 @@ def _term_variance(ratio: Tensor) -> Tensor:
     table, step = _term_variance_table()
     table = table.to(ratio.device)
     place = (ratio / step).clamp(max=len(table) - 2)
-    left = place.floor().long()
+    left = place.nan_to_num().floor().long()  # without samples, a term is NaN, and so is its variance
     fraction = place - left
     return table[left] * (1 - fraction) + table[left + 1] * fraction
 

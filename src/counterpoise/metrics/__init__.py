@@ -5,15 +5,9 @@ from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.in_memory import ModelPredictions, compare, evaluate
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.protocol import Metric
+from counterpoise.metrics.ranked import ConfidenceRanking, MisclassificationDetection, OodDetection
 from counterpoise.metrics.scores import Scores
-from counterpoise.metrics.standard import (
-    ClasswiseCalibration,
-    ConfidenceRanking,
-    MisclassificationDetection,
-    OodDetection,
-    Performance,
-    TopLabelCalibration,
-)
+from counterpoise.metrics.standard import ClasswiseCalibration, Performance, TopLabelCalibration
 from counterpoise.metrics.state import ScoreState
 from counterpoise.metrics.stream import Stream, unpadded
 

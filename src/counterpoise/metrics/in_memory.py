@@ -142,15 +142,15 @@ def compare(
             state, of_samples = _measured(table, ood, options)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-        sizes[name] = len(of_samples), 0 if ood is None else len(ood.values)
+        sizes[name] = table.classes, 0 if ood is None else len(ood.values)
         states.append(state)
         values.append(of_samples)
         found.append(_scores(state, table, name=str(name)))
     first = next(iter(sizes))
     for name, size in sizes.items():
-        if several and size != sizes[first]:
+        if (size[0] != sizes[first][0] and 1 not in (size[0], sizes[first][0])) or size[1] != sizes[first][1]:
             raise ValueError(
-                f"{name!r} has {size[0]} samples and {size[1]} OOD samples, {first!r} has {sizes[first][0]} and "
+                f"{name!r} has {size[0]} classes and {size[1]} OOD samples, {first!r} has {sizes[first][0]} and "
                 f"{sizes[first][1]}: models are compared on the same samples"
             )
     if not several:

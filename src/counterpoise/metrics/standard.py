@@ -1,7 +1,6 @@
 """The standard metrics, each a frozen dataclass of its configuration.
 
-`Performance`, `TopLabelCalibration` and `ClasswiseCalibration` are exact; the others, which depend on the order of all
-samples, go through a fine histogram and state the largest error that it can cause.
+All are exact; those that depend on the order of all samples are in `counterpoise.metrics.ranked`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +25,6 @@ from counterpoise.functional.calibration import (
     sums_by_index,
 )
 from counterpoise.functional.classwise import classwise_sums
-from counterpoise.functional.detection import RankCounts
-from counterpoise.functional.histogram import CELLS, histogram_cells, unit_or_score_cells
 from counterpoise.functional.intervals import (
     DEFAULT_LEVEL,
     Interval,
@@ -40,16 +37,8 @@ from counterpoise.functional.intervals import (
 )
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.inputs import PredictionBatch
-from counterpoise.metrics.options import ScoreOptions, require_count, require_level, require_score
+from counterpoise.metrics.options import ScoreOptions, require_count, require_level
 from counterpoise.metrics.protocol import Contrast, Estimates, Metric, Sums
-from counterpoise.metrics.ranking import (
-    CALIBRATION_BY_RANK,
-    RANKING_METRICS,
-    SELECTIVE_METRICS,
-    calibration_by_rank,
-    rank_counts_of_cells,
-    ranking_estimates,
-)
 
 T = TypeVar("T")
 
@@ -89,7 +78,8 @@ def sums_of_standard(metrics: StandardMetrics[Metric], sums: Sequence[Sums]) -> 
     return StandardMetrics(*(None if metric is None else next(each) for metric in metrics))  # type: ignore[arg-type]
 
 
-def _infos(*keys: Key) -> Mapping[str, MetricInfo]:
+def infos(*keys: Key) -> Mapping[str, MetricInfo]:
+    """How these metrics are shown."""
     return {str(key): KEY_INFO[key] for key in keys}
 
 
@@ -105,7 +95,7 @@ class Accuracy:
 
     level: float = DEFAULT_LEVEL
 
-    info = _infos(Key.ACCURACY)
+    info = infos(Key.ACCURACY)
     needs = "confidence"
 
     def __post_init__(self) -> None:
@@ -133,7 +123,7 @@ class Performance:
 
     level: float = DEFAULT_LEVEL
 
-    info = _infos(Key.ACCURACY, Key.NLL, Key.BRIER)
+    info = infos(Key.ACCURACY, Key.NLL, Key.BRIER)
 
     def __post_init__(self) -> None:
         require_level(self.level)
@@ -189,7 +179,7 @@ class TopLabelCalibration:
     bins: int = DEFAULT_BINS
     level: float = DEFAULT_LEVEL
 
-    info = _infos(Key.MEAN_GAP, Key.ECE, Key.DEBIASED_ECE, Key.MCE)
+    info = infos(Key.MEAN_GAP, Key.ECE, Key.DEBIASED_ECE, Key.MCE)
     needs = "confidence"
 
     def __post_init__(self) -> None:
@@ -197,11 +187,11 @@ class TopLabelCalibration:
         require_level(self.level)
 
     def zeros(self) -> Sums:
-        return _zero_bins(self.bins)
+        return zero_bins(self.bins)
 
     def sums(self, batch: PredictionBatch) -> Sums:
         confidence, hits = batch.top()
-        return _as_sums(sums_by_index(bin_index(confidence, self.bins), confidence, hits, self.bins))
+        return as_sums(sums_by_index(bin_index(confidence, self.bins), confidence, hits, self.bins))
 
     def compute(self, sums: Sums) -> Estimates:
         bins = bin_sums_of(sums)
@@ -231,7 +221,7 @@ class ClasswiseCalibration:
     bins: int = DEFAULT_BINS
     level: float = DEFAULT_LEVEL
 
-    info = _infos(Key.CLASSWISE_ECE, Key.BRIER_CALIBRATION)
+    info = infos(Key.CLASSWISE_ECE, Key.BRIER_CALIBRATION)
 
     def __post_init__(self) -> None:
         require_count(self.num_classes, "num_classes", least=2)
@@ -239,13 +229,13 @@ class ClasswiseCalibration:
         require_level(self.level)
 
     def zeros(self) -> Sums:
-        return _zero_bins(self.num_classes, self.bins)
+        return zero_bins(self.num_classes, self.bins)
 
     def sums(self, batch: PredictionBatch) -> Sums:
         classes = batch.probabilities.shape[-1]
         if classes != self.num_classes:
             raise ValueError(f"predictions have {classes} classes, the metric was made for {self.num_classes}")
-        return _as_sums(classwise_sums(batch.probabilities, batch.required_labels(), bins=self.bins))
+        return as_sums(classwise_sums(batch.probabilities, batch.required_labels(), bins=self.bins))
 
     def compute(self, sums: Sums) -> Estimates:
         bins = bin_sums_of(sums)
@@ -271,22 +261,20 @@ class PositiveCalibration:
     bins: int = DEFAULT_BINS
     level: float = DEFAULT_LEVEL
 
-    info = _infos(Key.POSITIVE_ECE)
+    info = infos(Key.POSITIVE_ECE)
 
     def __post_init__(self) -> None:
         require_count(self.bins, "bins")
         require_level(self.level)
 
     def zeros(self) -> Sums:
-        return _zero_bins(self.bins)
+        return zero_bins(self.bins)
 
     def sums(self, batch: PredictionBatch) -> Sums:
         if batch.probabilities.shape[-1] != 2:
             raise ValueError(f"predictions have {batch.probabilities.shape[-1]} classes; a positive one is of two")
         positive = batch.probabilities[:, 1].clamp(max=1)
-        return _as_sums(
-            sums_by_index(bin_index(positive, self.bins), positive, batch.required_labels() == 1, self.bins)
-        )
+        return as_sums(sums_by_index(bin_index(positive, self.bins), positive, batch.required_labels() == 1, self.bins))
 
     def compute(self, sums: Sums) -> Estimates:
         bins = bin_sums_of(sums)
@@ -301,103 +289,8 @@ class PositiveCalibration:
         return {str(Key.POSITIVE_ECE): Contrast(terms.estimate, terms.bias)}
 
 
-@dataclass(frozen=True)
-class ConfidenceRanking:
-    """Equal-mass and smooth ECE, and misclassification detection by confidence, each with its error bound."""
-
-    bins: int = DEFAULT_BINS
-    level: float = DEFAULT_LEVEL
-
-    info = _infos(*CALIBRATION_BY_RANK, *RANKING_METRICS)
-    needs = "confidence"
-
-    def __post_init__(self) -> None:
-        require_count(self.bins, "bins")
-        require_level(self.level)
-
-    def zeros(self) -> Sums:
-        return _zero_bins(CELLS)
-
-    def sums(self, batch: PredictionBatch) -> Sums:
-        return _as_sums(histogram_cells(*batch.top()))
-
-    def compute(self, sums: Sums) -> Estimates:
-        cells = bin_sums_of(sums)
-        require_samples(cells.samples)
-        return {
-            **calibration_by_rank(cells, options=ScoreOptions(bins=self.bins, level=self.level), exact=False),
-            **ranking_estimates(rank_counts_of_cells(cells), stratified=False, level=self.level, exact=False),
-        }
-
-
-@dataclass(frozen=True)
-class MisclassificationDetection:
-    """Right (positive) against wrong predictions, by any confidence score."""
-
-    score: str = "max_softmax"
-    level: float = DEFAULT_LEVEL
-
-    info = _infos(*RANKING_METRICS)
-
-    def __post_init__(self) -> None:
-        require_score(self.score)
-        require_level(self.level)
-
-    def zeros(self) -> Sums:
-        return _zero_histograms()
-
-    def sums(self, batch: PredictionBatch) -> Sums:
-        return _score_histograms(batch, self.score, positive=batch.top()[1])
-
-    def compute(self, sums: Sums) -> Estimates:
-        return _detection_estimates(sums, stratified=False, level=self.level)
-
-
-@dataclass(frozen=True)
-class OodDetection:
-    """In-distribution (positive) against OOD samples, by any confidence score; needs no labels."""
-
-    score: str = "max_softmax"
-    level: float = DEFAULT_LEVEL
-
-    info = _infos(*(key for key in RANKING_METRICS if key not in SELECTIVE_METRICS))
-
-    def __post_init__(self) -> None:
-        require_score(self.score)
-        require_level(self.level)
-
-    def zeros(self) -> Sums:
-        return _zero_histograms()
-
-    def sums(self, batch: PredictionBatch) -> Sums:
-        if batch.in_distribution is None:
-            raise ValueError("OOD detection needs to know which samples are in-distribution; pass in_distribution=")
-        return _score_histograms(batch, self.score, positive=batch.in_distribution)
-
-    def compute(self, sums: Sums) -> Estimates:
-        return _detection_estimates(sums, stratified=True, level=self.level)
-
-
 def _unbiased(value: Tensor) -> Contrast:
     return Contrast(value, torch.zeros_like(value))
-
-
-def _zero_histograms() -> Sums:
-    return {name: torch.zeros(CELLS, dtype=torch.int64) for name in ("positive", "negative")}
-
-
-def _score_histograms(batch: PredictionBatch, score: str, *, positive: Tensor) -> Sums:
-    cells = unit_or_score_cells(score, batch.score(score))
-    return {
-        "positive": torch.bincount(cells[positive], minlength=CELLS),
-        "negative": torch.bincount(cells[~positive], minlength=CELLS),
-    }
-
-
-def _detection_estimates(sums: Sums, *, stratified: bool, level: float) -> Estimates:
-    require_samples(sums["positive"].sum() + sums["negative"].sum())
-    counts = RankCounts(sums["positive"].flip(0), sums["negative"].flip(0))
-    return ranking_estimates(counts, stratified=stratified, level=level, exact=False)
 
 
 def brier_scores(batch: PredictionBatch) -> Tensor:
@@ -431,7 +324,8 @@ def require_samples(count: Tensor) -> int:
     return samples
 
 
-def _zero_bins(*shape: int) -> Sums:
+def zero_bins(*shape: int) -> Sums:
+    """The sums of no samples in bins of that shape."""
     integers = {"count", "hits"}
     return {
         field.name: torch.zeros(shape, dtype=torch.int64 if field.name in integers else torch.float64)
@@ -439,5 +333,6 @@ def _zero_bins(*shape: int) -> Sums:
     }
 
 
-def _as_sums(bins: BinSums) -> Sums:
+def as_sums(bins: BinSums) -> Sums:
+    """The sums of bins by name; `bin_sums_of` is the way back."""
     return {field.name: getattr(bins, field.name) for field in fields(BinSums)}

@@ -93,11 +93,11 @@ def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:
         batch = next(batches, None)
     if batch is None:
         raise PredictionFileError("it has a header line and no rows")
-    columns = {}
+    columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         is_text = pa.types.is_string(column.type) and normal_name(name) not in TEXT_NAMES
-        columns[name] = _as_numbers(column) if is_text and _is_number(column[0].as_py()) else column
-    return pa.record_batch(columns)
+        columns.append(_as_numbers(column) if is_text and _is_number(column[0].as_py()) else column)
+    return pa.record_batch(columns, names=batch.schema.names)
 
 
 def _as_numbers(column: pa.Array) -> pa.Array:

@@ -190,7 +190,7 @@ def _labels(
         column = _whole(column, name, first_row, width=width)
     labels = _integers(column, name, first_row, missing=MISSING_LABEL)
     wrong = np.flatnonzero((labels < MISSING_LABEL) | (labels >= classes))
-    _refuse_signs(labels, name, classes, first_row)
+    _refuse_signs(labels, _given(column), name, classes, first_row)
     if len(wrong):
         from_one = labels[labels != MISSING_LABEL].min() == 1 and labels.max() == classes
         raise _wrong_label(first_row + int(wrong[0]) // width, name, labels[wrong[0]], classes, from_one=bool(from_one))
@@ -242,15 +242,14 @@ def _text_labels(
             first_row + int(wrong[0]) // width, name, repr(texts[codes[wrong[0]]]), classes, from_one=from_one
         )
     labels = np.array([*numbers, MISSING_LABEL], np.int64)[codes]
-    _refuse_signs(labels, name, classes, first_row)
+    _refuse_signs(labels, np.array([*map(bool, texts), False])[codes], name, classes, first_row)
     return labels
 
 
-def _refuse_signs(labels: Array, name: str, classes: int, first_row: int) -> None:
+def _refuse_signs(labels: Array, given: NDArray[np.bool_], name: str, classes: int, first_row: int) -> None:
     """Refuse labels that are -1 and 1: half of them would be taken for missing."""
-    found = np.unique(labels).tolist()
-    if classes == 2 and found == [MISSING_LABEL, 1]:
-        row = first_row + int(np.argmin(labels))
+    if classes == 2 and np.unique(labels[given]).tolist() == [MISSING_LABEL, 1]:
+        row = first_row + int(np.argmax(given & (labels == MISSING_LABEL)))
         raise PredictionFileError(
             f"row {row}, column {name!r} is -1, which stands for a missing label, and no label is 0; write 0 and 1"
         )
