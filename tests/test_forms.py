@@ -14,10 +14,10 @@ from counterpoise.functional.calibration import expected_calibration_error
 from counterpoise.functional.intervals import wilson_interval
 from counterpoise.metrics import Key, ScoreOptions
 from counterpoise.metrics.comparison import compare
+from counterpoise.metrics.headline import Headline
 from counterpoise.metrics.inputs import prediction_table
 from counterpoise.metrics.jackknife import left_out
 from counterpoise.metrics.standard import bin_sums_of
-from counterpoise.metrics.state import Headline
 from counterpoise.predictions import Header, Layout, PredictionFile, Predictions
 from counterpoise.scoring.batches import BatchScorer, FileBatch
 from outside_metric import TopTwoAccuracy
@@ -387,14 +387,13 @@ def test_a_confidence_alone_is_compared_by_what_both_models_have():
     assert not {Key.NLL, Key.BRIER, Key.CLASSWISE_ECE}.intersection(found)
 
 
-@pytest.mark.parametrize(("needs", "there"), [(None, False), ("probabilities", False), ("confidence", True)])
+@pytest.mark.parametrize(("needs", "there"), [("probabilities", False), ("confidence", True)])
 def test_a_metric_from_outside_is_measured_or_named_as_missing(needs, there):
     class Own(TopTwoAccuracy):
         def sums(self, batch):
             return super().sums(batch) if needs != "confidence" else {"count": torch.tensor(1), "hits": torch.tensor(1)}
 
-    if needs is not None:
-        Own.needs = needs
+    Own.needs = needs
     scores = evaluate(confidence=P.max(1), correct=P.argmax(1) == Y, metrics=[Own()])
     assert ("top2_accuracy" in scores.estimates, "top2_accuracy" in scores.missing) == (there, not there)
     assert evaluate(probabilities=P1, labels=Y1, metrics=[Own()])["top2_accuracy"].value == 1

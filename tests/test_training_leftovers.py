@@ -257,3 +257,11 @@ def test_the_generator_of_the_own_device_alone_is_kept(monkeypatch):
     monkeypatch.setattr(states, "_uses_cuda", lambda: False)
     states.set_random_state(state)
     assert len(restored) == 1
+
+
+def test_loggers_that_are_not_installed_are_named_first(tmp_path, monkeypatch):
+    monkeypatch.setattr("counterpoise.training.preflight.find_spec", lambda _: None)
+    recipe = small_recipe("ce", engine__loggers=("wandb", "mlflow"))
+    with pytest.raises(ImportError, match=r"engine.loggers needs wandb, mlflow: pip install wandb mlflow"):
+        train(recipe, tmp_path / "run", data=small_data(recipe))
+    assert not (tmp_path / "run").exists()

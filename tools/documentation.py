@@ -25,6 +25,7 @@ from tools.comparison_tables import comparison_section
 from tools.coverage_tables import few_errors_section, paired_section
 from tools.headline import headline_section
 from tools.markdown import markdown_table, replace_section
+from tools.study_claims import claims_section, verdicts_section
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -279,7 +280,12 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     **{name: ("scaling.md", section) for name, section in scaling_tables.SECTIONS.items()},
 }
 """By benchmark: the page that shows its figures, and how."""
-STUDY_SECTIONS = {**study_tables.SECTIONS, "study-headline": ("README.md", headline_section)}
+STUDY_SECTIONS = {
+    **study_tables.SECTIONS,
+    "study-verdicts": ("docs/study.md", verdicts_section),
+    "study-claims": ("docs/study.md", claims_section),
+    "study-headline": ("README.md", headline_section),
+}
 """By name: the page that shows this of the reduced-scale study, and how."""
 
 

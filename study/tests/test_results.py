@@ -14,7 +14,8 @@ from counterpoise_study.store import Store
 from counterpoise_study.summary import Summary
 from tools.documentation import STUDY_SECTIONS
 from tools.markdown import section_of
-from tools.study_tables import CLAIMS, Study, compared, training_kernels, verdict
+from tools.study_claims import compared, verdict
+from tools.study_tables import CLAIMS, Study, training_kernels
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "study" / "results"

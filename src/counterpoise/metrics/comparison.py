@@ -20,11 +20,11 @@ from counterpoise._documents import from_document, to_document
 from counterpoise._views import view
 from counterpoise.functional.paired import paired_accuracy_interval, paired_mean_interval
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
+from counterpoise.metrics.headline import Headline
 from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.jackknife import left_out, left_out_ood
 from counterpoise.metrics.scores import Scores
 from counterpoise.metrics.standard import brier_scores
-from counterpoise.metrics.state import Headline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

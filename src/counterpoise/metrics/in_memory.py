@@ -15,11 +15,12 @@ from counterpoise.functional.paired import power_sums
 from counterpoise.metrics.columns import label_column
 from counterpoise.metrics.comparison import PAIRED, Evaluation, paired_values
 from counterpoise.metrics.comparison import compare as compare_states
+from counterpoise.metrics.headline import OOD
 from counterpoise.metrics.inputs import PredictionTable, prediction_table
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.protocol import Metric
 from counterpoise.metrics.scores import Scores, Source
-from counterpoise.metrics.state import OOD, ScoreState
+from counterpoise.metrics.state import ScoreState
 
 
 def evaluate(

@@ -4,7 +4,7 @@ A batch, a file, a shard, a rank and a worker each give a state; any two merge, 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,79 +18,21 @@ from torch import Tensor
 
 from counterpoise._files import read_safetensors, replacing
 from counterpoise.metrics.columns import Column, Columns, GroupKey, Mask, group_rows, is_corrupted
+from counterpoise.metrics.headline import Headline, accumulate, fits, measurable
 from counterpoise.metrics.inputs import SUM_TOLERANCE, PredictionBatch, prediction_table
 from counterpoise.metrics.jackknife import with_intervals_of_ids
 from counterpoise.metrics.keys import Keys, jackknife_group, sample_keys
 from counterpoise.metrics.options import ScoreOptions
-from counterpoise.metrics.protocol import Metric, Sums, is_measurable
-from counterpoise.metrics.ranks import LabelledColumns, Ranks, ScoreColumn
+from counterpoise.metrics.protocol import Metric, Sums
+from counterpoise.metrics.ranks import Ranks, ScoreColumn
 from counterpoise.metrics.scores import Scores
-from counterpoise.metrics.standard import group_metrics, standard_metrics
+from counterpoise.metrics.standard import group_metrics
 from counterpoise.metrics.stream import collective_device
 from counterpoise.metrics.summary import group_scores, scores_of
 from counterpoise.metrics.trial import TrialSample
 
 STATE_SCHEMA = "counterpoise.score_state"
 STATE_VERSION = 2
-OOD = "ood"
-"""Name of a set of OOD samples that has none of its own."""
-
-_LARGEST_GROUPED_SUMS = 1 << 21
-"""Sums are kept by jackknife group up to this many numbers each: 1,398 classes in 15 bins, 84 MB a model."""
-
-
-def measurable(options: ScoreOptions, *, classes: int) -> list[Metric]:
-    """Of the metrics in addition to the standard ones, those that can be measured."""
-    return [metric for metric in options.metrics if is_measurable(metric, classes=classes)]
-
-
-class Headline:
-    """Everything about labelled samples, and the OOD samples beside them."""
-
-    def __init__(self, *, classes: int, options: ScoreOptions) -> None:
-        self.standard = standard_metrics(options, classes=classes)
-        own = [metric for metric in self.standard if metric is not None]
-        self.metrics = (*own, *measurable(options, classes=classes))
-        self.sums: list[Sums] = []
-        self.ranks = Ranks(score=options.score, exact_samples=options.exact_samples)
-        self.trial = TrialSample(classes)
-
-    def add(self, batch: PredictionBatch, keys: Keys, *, options: ScoreOptions) -> None:
-        """Add labelled samples."""
-        group = jackknife_group(keys, options.groups)
-        found = list(_batch_sums(self.metrics, batch, group, options.groups))
-        if self.sums:
-            self._accumulate(found)
-        else:
-            self.sums = found
-        confidence, hits = (column.cpu() for column in batch.top())
-        scores = None if options.score == "max_softmax" else batch.score(options.score).cpu()
-        self.ranks.add(LabelledColumns(confidence, hits, scores, group))
-        if batch.log_label is not None and not options.clustered:
-            self.trial.add(batch, keys)
-
-    def merge(self, other: "Headline") -> None:
-        """Add what another has seen."""
-        if other.sums and not self.sums:
-            self.sums = [{name: value.clone() for name, value in sums.items()} for sums in other.sums]
-        elif other.sums:
-            self._accumulate(other.sums)
-        self.ranks.merge(other.ranks)
-        self.trial.merge(other.trial)
-
-    def _accumulate(self, found: list[Sums]) -> None:
-        for sums, each in zip(self.sums, found, strict=True):
-            _accumulate(sums, each)
-
-    def total(self, metric: int) -> Sums:
-        """Sums of all jackknife groups, of the metric at that place."""
-        return {name: value.sum(0) for name, value in self.sums[metric].items()}
-
-    def grouped(self) -> Iterator[tuple[Metric, Sums]]:
-        """The metrics whose sums are kept by jackknife group, with their sums `[G, ...]`."""
-        for metric, sums in zip(self.metrics, self.sums, strict=True):
-            if len(next(iter(sums.values()))) > 1:
-                yield metric, sums
 
 
 class ScoreState:
@@ -191,7 +133,7 @@ class ScoreState:
         for key, rows in group_rows(columns):
             taken = _taken(batch, rows)
             for sums, metric in zip(self._group(key), self.group_metrics, strict=True):
-                _accumulate(sums, metric.sums(taken))
+                accumulate(sums, metric.sums(taken))
 
     def add_ood(self, name: str, batch: PredictionBatch, keys: Keys) -> None:
         """Add OOD samples that have been checked."""
@@ -217,7 +159,7 @@ class ScoreState:
         self._drop_what_cannot_be_shown()
         for key, sums in other.groups.items():
             for own, found in zip(self._group(key), sums, strict=True):
-                _accumulate(own, found)
+                accumulate(own, found)
         self.unlabelled += other.unlabelled
         self.renormalised += other.renormalised
         self.corrupted_samples += other.corrupted_samples
@@ -365,31 +307,6 @@ class ScoreState:
         return {"classes": self.classes, "options": options}
 
 
-def _batch_sums(metrics: Sequence[Metric], batch: PredictionBatch, group: Tensor, groups: int) -> Iterator[Sums]:
-    """Sums of one batch, `[groups, ...]` each; of one group alone where many would be too large."""
-    parts: list[PredictionBatch | None] = []
-    for metric in metrics:
-        if groups == 1 or not _fits(metric.zeros(), groups):
-            yield {name: value.cpu().unsqueeze(0) for name, value in metric.sums(batch).items()}
-            continue
-        if not parts:
-            order, sizes = torch.argsort(group, stable=True), torch.bincount(group, minlength=groups).tolist()
-            rows = torch.split(order.to(batch.probabilities.device), sizes)
-            parts = [batch.take(each) if len(each) else None for each in rows]
-        empty = metric.zeros()
-        each = [empty if part is None else metric.sums(part) for part in parts]
-        yield {name: torch.stack([found[name].cpu() for found in each]) for name in empty}
-
-
-def _fits(zeros: Sums, groups: int) -> bool:
-    return groups * max(value.numel() for value in zeros.values()) <= _LARGEST_GROUPED_SUMS
-
-
-def _accumulate(sums: Sums, found: Sums) -> None:
-    for name, value in sums.items():
-        value += found[name].to(value.device)
-
-
 def _taken(batch: PredictionBatch, rows: Mask) -> PredictionBatch:
     return batch if rows.all() else batch.take(torch.from_numpy(rows).to(batch.probabilities.device))
 
@@ -405,7 +322,7 @@ def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _checked_sums(found: Sums, zeros: Sums, *, groups: int | None) -> Sums:
     """Sums from a file, by jackknife group unless `groups` is None, held to what the metric needs."""
-    leading = () if groups is None else (groups if _fits(zeros, groups) else 1,)
+    leading = () if groups is None else (groups if fits(zeros, groups) else 1,)
     for name, zero in zeros.items():
         shape = torch.Size([*leading, *zero.shape])
         if name not in found or found[name].shape != shape or found[name].dtype != zero.dtype:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from counterpoise.predictions.columns import DESCRIPTIVE, AmbiguousInputError, Layout, Reading, find_layout
+from counterpoise.predictions.columns import DESCRIPTIVE, AmbiguousInputError, Layout, Reading
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.layout import models_of, tables
+from counterpoise.predictions.recognition import find_layout
 from counterpoise.predictions.table import Header, Kind, PredictionFileError, Predictions
 
 

@@ -8,7 +8,7 @@ where only some models are drawn, pass the looks that they have elsewhere.
 import io
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,6 @@ require("matplotlib", extra="report", purpose="drawing figures")
 
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.ticker import FuncFormatter  # noqa: E402
 
 from counterpoise._text import shown  # noqa: E402
 from counterpoise.functional.detection import DEFAULT_TPR  # noqa: E402
@@ -27,6 +26,7 @@ from counterpoise.metrics.comparison import Difference, Evaluation  # noqa: E402
 from counterpoise.metrics.estimates import Key  # noqa: E402
 from counterpoise.metrics.scores import BinTable, RankingScores, Scores  # noqa: E402
 from counterpoise.metrics.selective import DEFAULT_RISK, operating_point  # noqa: E402
+from counterpoise.report.axes import from_zero, percent_axes, perfect, unit_square  # noqa: E402
 from counterpoise.report.data import (  # noqa: E402
     box_of,
     contrasts,
@@ -86,13 +86,13 @@ def positive_class(scores: OneOrMore, *, looks: Sequence[Look] | None = None, th
     with themed(theme):
         figure = Figure(figsize=(_PANEL_INCHES, 4.4), layout="constrained")
         axes = figure.subplots()
-        _perfect(axes, theme)
+        perfect(axes, theme)
         for model, look in _with_looks(models, looks):
             assert model.positive is not None  # noqa: S101
             label = _label(name_of(model)) if len(models) > 1 else None
             colour, symbol = theme.colour(look.place), marker(look.place)
             _accuracy_points(axes, model.positive, level=model.level, colour=colour, symbol=symbol, label=label)
-        _unit_square(axes)
+        unit_square(axes)
         axes.set(xlabel="P(y = 1)", ylabel="frequency of y = 1")
         if len(models) > 1:
             axes.legend(loc="best")
@@ -107,14 +107,14 @@ def recalibration(scores: Scores, *, look: Look = FIRST, theme: Theme = LIGHT) -
     with themed(theme):
         figure = Figure(figsize=(_PANEL_INCHES, 4.4), layout="constrained")
         axes = figure.subplots()
-        _perfect(axes, theme)
+        perfect(axes, theme)
         after = f"T = {tried.temperature:.2f}"
         _accuracy_points(axes, tried.bins_before, level=scores.level, colour=theme.muted, symbol="x", label="as it is")
         _accuracy_points(
             axes, tried.bins_after, level=scores.level, colour=theme.colour(look.place), symbol=marker(look.place),
             label=after,
         )  # fmt: skip
-        _unit_square(axes)
+        unit_square(axes)
         axes.set(xlabel="confidence", ylabel="accuracy", title=shown(name_of(scores), most=_MOST_OF_TITLE))
         axes.legend(loc="best")
         return figure
@@ -142,7 +142,7 @@ def classwise(scores: Scores, *, error_limit: float | None = None, look: Look = 
         )
         axes.set_yticks(places, [shown(row.name) for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        _from_zero(axes.set_xlim, 100 * (largest_class_error([scores]) if error_limit is None else error_limit))
+        from_zero(axes.set_xlim, 100 * (largest_class_error([scores]) if error_limit is None else error_limit))
         axes.grid(visible=False, axis="y")
         axes.set(xlabel="calibration error, %")
         # Over the figure: the names of classes may leave too little room above the axes.
@@ -168,7 +168,7 @@ def risk_coverage(
                 _mark(axes, point.coverage, point.risk, look, theme, gid="operating_point")
         axes.set(xlabel="share of samples accepted", ylabel="error rate of these", xlim=(0, 1))
         axes.set_ylim(bottom=0)
-        _percent(axes)
+        percent_axes(axes)
         _legend(axes, models)
         return figure
 
@@ -196,7 +196,7 @@ def detection(
             axes.text(0.98, 0.05, "undefined: nothing to tell apart", ha="right", gid="undefined")
         title = "Right from wrong" if ood is None else f"In-distribution from {shown(ood, most=18)}"
         axes.set(xlabel="false positive rate", ylabel="true positive rate", title=title)
-        _unit_square(axes)
+        unit_square(axes)
         _legend(axes, models, location="lower right")
         return figure
 
@@ -325,9 +325,9 @@ def _diagram(axes: Axes, table: BinTable, *, level: float, look: Look, theme: Th
         [row.lower for row in bins], [row.accuracy for row in bins], width=[row.upper - row.lower for row in bins],
         align="edge", color=theme.colour(look.place), alpha=_FILL, edgecolor=theme.paper, linewidth=0.8, gid="bars",
     )  # fmt: skip
-    _perfect(axes, theme)
+    perfect(axes, theme)
     _accuracy_points(axes, table, level=level, colour=theme.colour(look.place), symbol=marker(look.place), label=None)
-    _unit_square(axes)
+    unit_square(axes)
     axes.tick_params(labelbottom=False)
 
 
@@ -355,8 +355,8 @@ def _histogram(axes: Axes, scores: Scores, *, limit: float, look: Look, theme: T
         label=f"average confidence {confidence:.1%}",
     )
     axes.set(xlabel="confidence", xlim=(0, 1))
-    _from_zero(axes.set_ylim, limit)
-    _percent(axes)
+    from_zero(axes.set_ylim, limit)
+    percent_axes(axes)
     # Below the axis: inside, bars and lines would run through the words.
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5), ncols=2, columnspacing=1.2, handlelength=1.6)
 
@@ -384,27 +384,3 @@ def _label(name: str) -> str:
 def _legend(axes: Axes, models: list[Scores], *, location: Literal["upper left", "lower right"] = "upper left") -> None:
     if len(models) > 1:
         axes.legend(loc=location)
-
-
-def _perfect(axes: Axes, theme: Theme) -> None:
-    axes.plot([0, 1], [0, 1], color=theme.muted, linewidth=1, linestyle="--")
-
-
-def _percent(axes: Axes) -> None:
-    for axis in (axes.xaxis, axes.yaxis):
-        # As many decimals as a tick needs: rounded to whole percent, ticks of a short axis would share a label.
-        axis.set_major_formatter(FuncFormatter(_percent_text))
-
-
-def _percent_text(value: float, _: int | None = None) -> str:
-    return f"{100 * value:.6g}%"
-
-
-def _from_zero(set_limits: Callable[[float, float], object], largest: float) -> None:
-    # Where all is 0, an axis still needs a length.
-    set_limits(0, 1.05 * largest or 1.0)
-
-
-def _unit_square(axes: Axes) -> None:
-    axes.set(xlim=(0, 1), ylim=(0, 1.02))
-    _percent(axes)

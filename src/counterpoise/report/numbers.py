@@ -163,9 +163,8 @@ def positive_table(scores: Scores) -> Table:
     """The bins of the positive class of a binary model."""
     assert scores.positive is not None  # noqa: S101
     heads = ("P(y = 1)", "samples", "share", "mean P(y = 1)", "frequency", f"{percent(scores.level)} interval")
-    return table(
-        f"Bins of the positive class, {name_of(scores)}", heads, _bin_rows(scores.positive, level=scores.level)
-    )
+    rows = _bin_rows(scores.positive, level=scores.level)
+    return table(f"Bins of the positive class, {name_of(scores)}", heads, rows)
 
 
 def _bin_rows(bins: BinTable, *, level: float) -> list[tuple[str, ...]]:

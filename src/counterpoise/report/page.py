@@ -1,6 +1,5 @@
 """The report: one HTML file that loads nothing and runs nothing, for screens large and small, dark rooms and paper."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -12,14 +11,14 @@ from matplotlib.figure import Figure
 from counterpoise import __version__
 from counterpoise._files import write_text
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.metrics.estimates import Key, percent
-from counterpoise.metrics.scores import Scores, Source, verdict
-from counterpoise.metrics.selective import DEFAULT_RISK, operating_point
+from counterpoise.metrics.estimates import percent
+from counterpoise.metrics.scores import Scores, Source
+from counterpoise.metrics.selective import DEFAULT_RISK
 from counterpoise.report import figures, numbers
 from counterpoise.report.advice import Advice, advice_between, advice_for
+from counterpoise.report.cards import card_of
 from counterpoise.report.data import (
     errors_of,
-    find,
     has_bins,
     has_classes,
     largest_class_error,
@@ -27,7 +26,6 @@ from counterpoise.report.data import (
     looks,
     name_of,
     severities,
-    threshold_text,
 )
 from counterpoise.report.html import data_uri, layout
 from counterpoise.report.sentences import selective_sentence, temperature_sentence, worst_classes_sentence
@@ -36,7 +34,6 @@ from counterpoise.report.tables import Table
 
 STYLE_SHEET = ("counterpoise.report", "page.css")
 LISTED_CLASSES = 50
-LARGE_NUMBERS = 3
 
 
 @dataclass(frozen=True)
@@ -68,27 +65,6 @@ class Section:
     tables: list[Table]
     pictures: list[Picture]
     layout: str = "whole"
-
-
-@dataclass(frozen=True)
-class LargeNumber:
-    """A number to be seen first, what it is, and its small print."""
-
-    title: str
-    value: str
-    note: str
-
-
-@dataclass(frozen=True)
-class Card:
-    """What is most important about one model."""
-
-    name: str
-    look: Look
-    state: str
-    numbers: list[LargeNumber]
-    verdict: str
-    advice: str
 
 
 @dataclass(frozen=True)
@@ -143,7 +119,7 @@ def render(
         style=page.style,
         style_digest=page.style_digest,
         advice=advice or Advice(""),
-        cards=[_card(model, look, models, risk=risk) for model, look in zip(models, looks(models), strict=True)],
+        cards=[card_of(model, look, models, risk=risk) for model, look in zip(models, looks(models), strict=True)],
         notices=list(dict.fromkeys((*evaluation.notices, *notices))),
         rows=_arranged([section for section in _sections(evaluation, risk=risk) if section is not None]),
         sources=[Provenance(name_of(model), _provenance(model.source)) for model in models],
@@ -170,59 +146,6 @@ def _lead(evaluation: Evaluation) -> str:
 
 def _range(values: list[int]) -> str:
     return f"{min(values):,}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,}"
-
-
-def _card(scores: Scores, look: Look, models: list[Scores], *, risk: float) -> Card:
-    gap = find(scores, Key.MEAN_GAP)
-    state = "none" if gap is None or gap.low <= 0 <= gap.high else "off"
-    words = "" if gap is None or find(scores, Key.ACCURACY) is None else verdict(scores)
-    # Of a single model, the advice stands above.
-    advice = "" if len(models) == 1 else advice_for(scores).line
-    return Card(name_of(scores), look, state, _large_numbers(scores, risk=risk), words, advice)
-
-
-def _large_numbers(scores: Scores, *, risk: float) -> list[LargeNumber]:
-    """The first three of what these scores have: how often it is right, how far confidence is off, what is kept."""
-    found = []
-    for key in dict.fromkeys((Key.ACCURACY, Key.ECE, None, Key.NLL, Key.BRIER, Key.AUROC, *scores.estimates)):
-        number = _kept(scores, risk=risk) if key is None else _large(scores, key)
-        found += [] if number is None else [number]
-    return found[:LARGE_NUMBERS]
-
-
-def _large(scores: Scores, key: str) -> LargeNumber | None:
-    estimate, info = find(scores, key), scores.info_of(key)
-    if estimate is None:
-        return None
-
-    def shown(value: float) -> str:
-        return f"{info.scale * value:.{1 if info.scale > 1 else 3}f}"
-
-    note = "" if math.isnan(estimate.low) else f"{shown(estimate.low)} to {shown(estimate.high)}"
-    if estimate.floor is not None:
-        note += f"; {shown(estimate.floor)} by chance alone"
-    if estimate.value > estimate.high:
-        note += "; biased upwards, so it may lie above its interval"
-    unit = "%" if info.unit == "%" else ""
-    title = info.title.strip() if unit else numbers.metric_title(info).strip()
-    title = "Calibration error, ECE" if key == Key.ECE else title
-    return LargeNumber(title, f"{shown(estimate.value)}{unit}", note)
-
-
-def _kept(scores: Scores, *, risk: float) -> LargeNumber | None:
-    ranking = errors_of(scores)
-    if ranking is None:
-        return None
-    title = f"Kept at {100 * risk:g}% errors"
-    point = operating_point(ranking, risk=risk, level=scores.level)
-    if point is None:
-        return LargeNumber(title, "none", "at no threshold are errors so few")
-    what = "confidence" if ranking.score == "max_softmax" else ranking.score
-    return LargeNumber(
-        title,
-        f"{100 * point.coverage:.1f}%",
-        f"{what} from {threshold_text(point.threshold)} on; errors {100 * point.low:.1f} to {100 * point.high:.1f}%",
-    )
 
 
 def _arranged(sections: list[Section]) -> list[list[Section]]:
