@@ -6,12 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+import counterpoise
 import evaluations as made
-from counterpoise import Evaluation, compare
+from counterpoise import Evaluation, Stream, calibrators, compare
 from counterpoise._text import width_of
+from counterpoise.metrics import ScoreOptions, ScoreState, TopLabelCalibration
 from counterpoise.metrics.comparison import Comparison, Difference
 from counterpoise.metrics.estimates import KEY_METRICS, Estimate, Key
+from counterpoise.predictions import Columns, Predictions, find_shards, open_predictions, write_predictions
+from counterpoise.recipes.catalog import RECIPES
+from counterpoise.recipes.methods import METHODS
 from counterpoise.report import numbers, terminal
 from counterpoise.scoring import score_files
 
@@ -149,3 +155,22 @@ def test_scores_draw_write_and_tabulate_themselves(tmp_path):
     assert evaluation["net1"] is evaluation.models[1]
     with pytest.raises(KeyError, match="no model 'x'"):
         evaluation["x"]
+
+
+def test_every_public_object_prints_in_a_few_lines_and_without_an_address(tmp_path):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.standard_normal((300, 4)), rng.integers(0, 4, 300)
+    table = Predictions.of(logits=logits, labels=labels)
+    write_predictions(tmp_path / "a.parquet", table)
+    both = compare({"a": {"logits": logits}, "b": {"logits": 2 * logits}}, labels=labels)
+    fitted = [getattr(calibrators, name)() for name in calibrators.__all__ if name.endswith(("ing", "ion"))]
+    model = counterpoise.MutualTransport(torch.nn.Linear(4, 3), auxiliaries=[torch.nn.Linear(4, 3)], alpha=0.5)
+    shown = [
+        both, both["a"], both["a"]["ece"], both.comparison, both.comparison.differences[0], table, table.header, model,
+        open_predictions(tmp_path / "a.parquet"), find_shards(tmp_path), Columns(label="y"), METHODS["mte1"],
+        RECIPES["digits"], ScoreState(classes=4, options=ScoreOptions()), Stream(TopLabelCalibration()), *fitted,
+    ]  # fmt: skip
+    for each in shown:
+        assert " at 0x" not in repr(each), each
+        assert len(repr(each)) < 1000, each
+        assert repr(each).count("\n") < 10, each

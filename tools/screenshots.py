@@ -7,16 +7,22 @@ folder, and a line to `SHOTS`.
 """
 
 import argparse
+import fcntl
+import io
+import json
+import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Callable
-from contextlib import chdir
+from contextlib import chdir, suppress
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -99,6 +105,58 @@ def _report(folder: Path, page: str, models: list[str], ood: list[str]) -> Path:
     return folder / page
 
 
+def terminal(folder: Path, *, columns: int) -> Path:
+    """What `counterpoise evaluate` prints of two models on a terminal of that width."""
+    from rich.console import Console
+    from rich.text import Text
+
+    comparison_report(folder)
+    here, there = os.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    command = [sys.executable, "-m", "counterpoise", "evaluate", "sharp.parquet", "calm.parquet"]
+    process = subprocess.Popen(command, cwd=folder, stdout=there, stderr=subprocess.DEVNULL)
+    os.close(there)
+    printed = b""
+    with suppress(OSError):  # the other end closes
+        while part := os.read(here, 1 << 16):
+            printed += part
+    process.wait()
+    console = Console(record=True, width=columns, file=io.StringIO())
+    console.print(Text.from_ansi(printed.decode()), soft_wrap=True)
+    target = folder / f"terminal-{columns}.html"
+    target.write_text(console.export_html(inline_styles=True))
+    return target
+
+
+def site(folder: Path, *, page: str) -> Path:
+    """A page of the documentation."""
+    built = folder / "site"
+    if not built.exists():
+        subprocess.run([sys.executable, "-m", "sphinx", "--quiet", str(ROOT / "docs"), str(built)], check=True)
+    return built / page
+
+
+def notebook(folder: Path) -> Path:
+    """A cell that shows scores; needs nbconvert and ipykernel."""
+    lines = [
+        "import torch, counterpoise",
+        "torch.manual_seed(0)",
+        "logits = 2 * torch.randn(2000, 5)",
+        "labels = torch.multinomial(torch.softmax(0.6 * logits, -1), 1).squeeze(-1)",
+        "counterpoise.evaluate(logits=logits, labels=labels)",
+    ]
+    cell = {"cell_type": "code", "id": "scores", "metadata": {}, "outputs": [], "execution_count": None}
+    document = {"cells": [cell | {"source": "\n".join(lines)}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    source = folder / "scores.ipynb"
+    source.write_text(json.dumps(document))
+    subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", "--execute", str(source)], check=True)
+    return source.with_suffix(".html")
+
+
+TERMINALS = (60, 80, 120)
+SITE = {"site": "index.html", "site-quickstart": "quickstart.html", "site-reference": "reference/objectives.html"}
+_PIXELS_A_COLUMN = 10
+
 SHOTS = (
     Shot("report-light", comparison_report, WIDE, "light", kept=1280),
     Shot("report-dark", comparison_report, WIDE, "dark", kept=1280),
@@ -108,6 +166,12 @@ SHOTS = (
     Shot("report-single", single_report, WIDE, "light"),
     Shot("report-single-dark", single_report, WIDE, "dark"),
     Shot("report-single-phone", single_report, NARROW, "light"),
+    *(
+        Shot(f"terminal-{columns}", partial(terminal, columns=columns), _PIXELS_A_COLUMN * columns, "light")
+        for columns in TERMINALS
+    ),
+    *(Shot(name, partial(site, page=page), WIDE, "light") for name, page in SITE.items()),
+    Shot("notebook", notebook, WIDE, "light"),
 )
 
 

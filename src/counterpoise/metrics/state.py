@@ -78,6 +78,9 @@ class ScoreState:
         own = group_metrics(self.options, classes=self.classes)
         return (*own, *measurable(self.options, classes=self.classes))
 
+    def __repr__(self) -> str:
+        return f"<ScoreState: {self.samples:,} samples, {self.classes:,} classes>"
+
     def update(
         self,
         *,

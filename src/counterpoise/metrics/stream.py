@@ -35,6 +35,9 @@ class Stream:
         self.metric = metric
         self.sums = metric.zeros()
 
+    def __repr__(self) -> str:
+        return f"Stream({self.metric})"
+
     def update(
         self,
         *,

@@ -35,8 +35,8 @@ class PredictionFile:
     header: Header
     digest: str | None
     notices: tuple[str, ...]
-    read: Callable[[], Iterator[Predictions]]
-    models: Callable[[], list[str]]
+    read: Callable[[], Iterator[Predictions]] = field(repr=False)
+    models: Callable[[], list[str]] = field(repr=False)
 
     @property
     def kind(self) -> Kind:

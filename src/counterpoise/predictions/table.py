@@ -242,6 +242,10 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.values)
 
+    def __repr__(self) -> str:
+        shape = " x ".join(f"{size:,}" for size in self.values.shape)
+        return f"<Predictions: {self.kind}, {shape} of {self.values.dtype}>"
+
     @property
     def classes(self) -> int:
         """K; of the kind `confidence` 1, of `multilabel` the number of labels."""

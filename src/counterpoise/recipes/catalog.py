@@ -1,7 +1,7 @@
 """Complete recipes by name, each a function that returns its configuration; a variant derives from another."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from counterpoise.models import Backbone
 from counterpoise.recipes.config import (
@@ -19,7 +19,7 @@ class NamedRecipe:
     """A recipe that can be called by name."""
 
     title: str
-    recipe: Callable[[], Recipe]
+    recipe: Callable[[], Recipe] = field(repr=False)
 
 
 def paper(data: str, primary: Backbone) -> Recipe:

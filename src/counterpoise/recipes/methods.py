@@ -44,7 +44,7 @@ class Method:
 
     title: str
     models: int
-    build: Build
+    build: Build = field(repr=False)
     grid: Mapping[str, tuple[float, ...]]
     source: str
     members: int = 1
