@@ -145,7 +145,13 @@ def notebook(folder: Path) -> Path:
         "labels = torch.multinomial(torch.softmax(0.6 * logits, -1), 1).squeeze(-1)",
         "counterpoise.evaluate(logits=logits, labels=labels)",
     ]
-    cell = {"cell_type": "code", "id": "scores", "metadata": {}, "outputs": [], "execution_count": None}
+    cell: dict[str, object] = {
+        "cell_type": "code",
+        "id": "scores",
+        "metadata": {},
+        "outputs": [],
+        "execution_count": None,
+    }
     document = {"cells": [cell | {"source": "\n".join(lines)}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     source = folder / "scores.ipynb"
     source.write_text(json.dumps(document))
