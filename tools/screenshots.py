@@ -122,7 +122,7 @@ def terminal(folder: Path, *, columns: int) -> Path:
             printed += part
     process.wait()
     console = Console(record=True, width=columns, file=io.StringIO())
-    console.print(Text.from_ansi(printed.decode()), soft_wrap=True)
+    console.print(Text.from_ansi(printed.decode().replace("\r", "")), soft_wrap=True)
     target = folder / f"terminal-{columns}.html"
     target.write_text(console.export_html(inline_styles=True))
     return target
