@@ -33,10 +33,10 @@ for batch in pq.ParquetFile(path).iter_batches(1 << 17, columns=["logits"]):
     torch.softmax(torch.from_numpy(values.copy().reshape(batch.num_rows, -1)), -1)
 """
 _SCORE = """
-import contextlib, io, pathlib
+import contextlib, io
 from counterpoise.cli.evaluate import Evaluate
 with contextlib.redirect_stdout(io.StringIO()):
-    Evaluate(predictions=(pathlib.Path(path),)).run()
+    Evaluate(predictions=(path,)).run()
 """
 _MEASURE = """
 import json, resource, sys, time

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
-import matplotlib as mpl
-
 Line = str | tuple[int, tuple[int, ...]]
 
 
@@ -134,5 +132,7 @@ def themed(theme: Theme) -> Iterator[None]:
         "ytick.color": theme.muted,
         "ytick.labelcolor": theme.ink,
     }
+    import matplotlib as mpl  # colours and names are asked for without it
+
     with mpl.rc_context(settings):
         yield
