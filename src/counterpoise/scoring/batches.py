@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -68,14 +69,15 @@ class FileBatch:
     shard: int
     ood: str | None
 
+    @cached_property
     def keys(self) -> Keys:
         """Of every row; where there are no ids, by its place."""
         keys = sample_keys(self.table.ids)
         return keys if self.file.has_ids else keys + np.uint64(self.shard << _SHARD_BITS)
 
-    def identities(self, keys: Keys) -> Keys:
+    def identities(self) -> Keys:
         """What tells a row from all others of its set: its id, and what was done to the sample."""
-        found, table = keys, self.table
+        found, table = self.keys, self.table
         for column in (table.data_set, table.domain, table.corruption):
             if column is not None:
                 names = sample_keys(np.array([*column.names, ""], dtype=object))
@@ -110,7 +112,7 @@ class BatchScorer:
         """The state of a batch, and marks where models are compared; changes nothing, so that threads can share it."""
         state, marks = ScoreState(classes=self.classes, options=self.options), list[Marks]()
         table, decisions = batch.table, batch.table.decisions
-        keys, outside = np.repeat(batch.keys(), decisions), np.repeat(_is_outside(batch), decisions)
+        keys, outside = np.repeat(batch.keys, decisions), np.repeat(_is_outside(batch), decisions)
         if table.multilabel and outside.any():
             raise PredictionFileError(
                 f"{batch.file.path}: OOD detection is of samples, and these are several labels each; leave --ood out"

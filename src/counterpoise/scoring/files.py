@@ -159,7 +159,7 @@ def _read_all(
     def scored(read: _Read) -> tuple[_Read, ScoreState | None, list[Marks], Keys | None]:
         if read.batch is None:
             return read, None, [], None
-        identities = read.batch.identities(read.batch.keys()) if read.file.has_ids else None
+        identities = read.batch.identities() if read.file.has_ids else None
         return read, *scorers[read.model].score(read.batch), identities
 
     def reads() -> Iterator[_Read]:

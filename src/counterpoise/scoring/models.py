@@ -119,7 +119,7 @@ class Model:
                 row = 0
                 for table in file.batches() if ood == name else ():
                     batch = FileBatch(file, table, row, place, ood)
-                    for index in np.flatnonzero(batch.identities(batch.keys()) == np.uint64(key)).tolist():
+                    for index in np.flatnonzero(batch.identities() == np.uint64(key)).tolist():
                         own, here = table.ids[index : index + 1].tolist()[0], f"{file.path} row {row + index}"
                         if own in places:
                             raise PredictionFileError(
