@@ -235,7 +235,7 @@ def _term_variance_table() -> tuple[Tensor, float]:
     """
     step = 1 / 64
     centre = torch.arange(0, 8 + step, step, dtype=torch.float64)
-    node = torch.linspace(-9, 9, 1153, dtype=torch.float64)
+    node = torch.linspace(-9, 9, 145, dtype=torch.float64)
     weight = torch.softmax(-0.5 * node**2, 0)
     values = cross_fit_size(centre.unsqueeze(-1) + node, torch.ones(1, dtype=torch.float64))
     mean = values @ weight

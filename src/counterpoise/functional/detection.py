@@ -6,7 +6,7 @@ correctly classified, or in-distribution.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -17,11 +17,32 @@ LARGEST_DETECTION_ERROR = 0.5
 """Of the best threshold: that which accepts everything has it."""
 
 
-class RankCounts(NamedTuple):
-    """Positives and negatives `[G]` in each group of equal score, highest first; counts, or weights in a bootstrap."""
-
+class _Sides(NamedTuple):
     positive: Tensor
     negative: Tensor
+
+
+class RankCounts(_Sides):
+    """Positives and negatives `[G]` in each group of equal score, highest first; counts, or weights in a bootstrap."""
+
+    @cached_property
+    def accepted(self) -> tuple[Tensor, Tensor]:
+        """Positives and negatives down to each group, in float64: most metrics begin with them."""
+        return self.positive.cumsum(-1, dtype=torch.float64), self.negative.cumsum(-1, dtype=torch.float64)
+
+    @cached_property
+    def risk_area(self) -> Tensor:
+        """What `aurc` gives."""
+        right, wrong = self.accepted
+        size = (self.positive + self.negative).double()
+        end = right + wrong
+        start, before = end - size, wrong - self.negative
+        rate = self.negative / size.clamp(min=1)
+        # The sum over n in a group of (errors before + rate (n - start)) / n, with harmonic numbers for the sums of
+        # 1/n, which begin where those of the group before have ended.
+        harmonic = torch.digamma(end + 1)
+        sums = harmonic.diff(dim=-1, prepend=torch.digamma(torch.ones_like(end[..., :1])))
+        return ((before - rate * start) * sums + rate * size).sum(-1) / end[..., -1]
 
 
 def rank_counts(scores: Tensor, positive: Tensor) -> RankCounts:
@@ -62,22 +83,27 @@ def auroc(counts: RankCounts) -> Tensor:
     tensor(0.7500, dtype=torch.float64)
     """
     positive, negative = counts.positive.double(), counts.negative.double()
-    below = negative.sum(-1, keepdim=True) - negative.cumsum(-1)
-    wins = (positive * (below + 0.5 * negative)).sum(-1)
-    return wins / (positive.sum(-1) * negative.sum(-1))
+    right, wrong = counts.accepted
+    wins = (positive * (wrong[..., -1:] - wrong + 0.5 * negative)).sum(-1)
+    return wins / (right[..., -1] * wrong[..., -1])
 
 
 def average_precision(counts: RankCounts) -> Tensor:
     """Area under the precision-recall curve as a step function: `sum_g (recall_g - recall_{g-1}) precision_g`."""
-    positive = counts.positive.double()
-    accepted = (positive + counts.negative).cumsum(-1)
-    precision = positive.cumsum(-1) / accepted.clamp(min=torch.finfo(torch.float64).tiny)
-    return (positive * precision).sum(-1) / positive.sum(-1)
+    right, wrong = counts.accepted
+    return _step_area(counts.positive, right, wrong)
 
 
 def average_precision_of_negatives(counts: RankCounts) -> Tensor:
     """`average_precision` with the negatives as the class to find, by low scores."""
-    return average_precision(RankCounts(counts.negative.flip(-1), counts.positive.flip(-1)))
+    right, wrong = ((side[..., -1:] - side) + own for side, own in zip(counts.accepted, counts, strict=True))
+    return _step_area(counts.negative, wrong, right)
+
+
+def _step_area(wanted: Tensor, found: Tensor, others: Tensor) -> Tensor:
+    """Mean over what is `wanted` of the share of it among all that is accepted with it."""
+    precision = found / (found + others).clamp(min=torch.finfo(torch.float64).tiny)
+    return (wanted * precision).sum(-1) / wanted.sum(-1)
 
 
 def fpr_at_tpr(counts: RankCounts, *, tpr: float = DEFAULT_TPR) -> Tensor:
@@ -126,19 +152,12 @@ def aurc(counts: RankCounts) -> Tensor:
     >>> aurc(rank_counts(torch.tensor([0.9, 0.8]), torch.tensor([True, False])))
     tensor(0.2500, dtype=torch.float64)
     """
-    size = (counts.positive + counts.negative).double()
-    end = size.cumsum(-1)
-    start = end - size
-    before = counts.negative.double().cumsum(-1) - counts.negative
-    rate = counts.negative / size.clamp(min=1)
-    # The sum over n in a group of (errors before + rate (n - start)) / n, with harmonic numbers for the sums of 1/n.
-    harmonic = torch.digamma(end + 1) - torch.digamma(start + 1)
-    return ((before - rate * start) * harmonic + rate * size).sum(-1) / end[..., -1]
+    return counts.risk_area
 
 
 def excess_aurc(counts: RankCounts) -> Tensor:
     """`aurc` minus that of a ranking which puts every error last."""
-    right, wrong = counts.positive.sum(-1), counts.negative.sum(-1)
+    right, wrong = (side[..., -1] for side in counts.accepted)
     best = RankCounts(
         torch.stack([right, torch.zeros_like(right)], -1), torch.stack([torch.zeros_like(wrong), wrong], -1)
     )
@@ -147,14 +166,15 @@ def excess_aurc(counts: RankCounts) -> Tensor:
 
 def risk_coverage(counts: RankCounts) -> tuple[Tensor, Tensor]:
     """Coverage and error rate when everything down to each group is accepted, `[G]` each."""
-    accepted = (counts.positive + counts.negative).double().cumsum(-1)
-    return accepted / accepted[..., -1:], counts.negative.double().cumsum(-1) / accepted
+    right, wrong = counts.accepted
+    accepted = right + wrong
+    return accepted / accepted[..., -1:], wrong / accepted
 
 
 def rates(counts: RankCounts) -> tuple[Tensor, Tensor]:
     """True and false positive rate when everything down to each group is accepted, `[G]` each."""
-    positive, negative = counts.positive.double().cumsum(-1), counts.negative.double().cumsum(-1)
-    return positive / positive[..., -1:], negative / negative[..., -1:]
+    right, wrong = counts.accepted
+    return right / right[..., -1:], wrong / wrong[..., -1:]
 
 
 Range = tuple[Tensor, Tensor]

@@ -28,21 +28,19 @@ class SmoothError(NamedTuple):
 
 
 def cosine_moments(position: Tensor, weight: Tensor) -> Tensor:
-    """`sum_i w_i cos(pi k x_i)` for k = 0..MODES-1, in float64, by the three-term recurrence of cosines.
+    """`sum_i w_i cos(pi k x_i)` for k = 0..MODES-1, in float64.
 
-    Positions are `[n]`, weights `[..., n]`, moments `[..., MODES]`.
+    Positions are `[n]`, weights `[..., n]`, moments `[..., MODES]`. With k = 32 a + b, a cosine of a sum: 2 x 32 cosines
+    and as many sines of each position make all of them, in two products of matrices.
     """
-    moments = torch.zeros(*weight.shape[:-1], MODES, dtype=torch.float64, device=position.device)
+    steps = math.isqrt(MODES)
+    fine = torch.arange(steps, dtype=torch.float64, device=position.device).unsqueeze(-1)
+    moments = torch.zeros(*weight.shape[:-1], steps, steps, dtype=torch.float64, device=position.device)
     for x, w in zip(torch.split(position.double(), _CHUNK), torch.split(weight.double(), _CHUNK, dim=-1), strict=True):
-        angle = math.pi * x
-        twice = 2 * torch.cos(angle)
-        # Restarted from exact cosines every 32 modes, so that rounding does not grow with k.
-        for start in range(0, MODES, 32):
-            previous, current = torch.cos((start - 1) * angle), torch.cos(start * angle)
-            for mode in range(start, start + 32):
-                moments[..., mode] += w @ current
-                previous, current = current, twice * current - previous
-    return moments
+        angle = math.pi * x * fine
+        coarse, scaled = steps * angle, w.unsqueeze(-2)
+        moments += (scaled * torch.cos(coarse)) @ torch.cos(angle).T - (scaled * torch.sin(coarse)) @ torch.sin(angle).T
+    return moments.flatten(-2)
 
 
 def smooth_calibration_error(moments: Tensor, samples: float) -> SmoothError:
@@ -52,19 +50,18 @@ def smooth_calibration_error(moments: Tensor, samples: float) -> SmoothError:
     the fixed point; where it lies below `SMALLEST_BANDWIDTH`, the value at that bandwidth is given.
     """
     scaled = moments / samples
-    cosines = _quadrature_cosines(moments.device)
     low, high = SMALLEST_BANDWIDTH, 1.0
-    if _smoothed(scaled, low, cosines).abs().mean() <= low:
+    if _smoothed(scaled, low).abs().mean() <= low:
         bandwidth = low
     else:
         for _ in range(45):
             middle = 0.5 * (low + high)
-            if _smoothed(scaled, middle, cosines).abs().mean() > middle:
+            if _smoothed(scaled, middle).abs().mean() > middle:
                 low = middle
             else:
                 high = middle
         bandwidth = 0.5 * (low + high)
-    value = _smoothed(scaled, bandwidth, cosines).abs().mean()
+    value = _smoothed(scaled, bandwidth).abs().mean()
     return SmoothError(value, torch.tensor(bandwidth, dtype=torch.float64))
 
 
@@ -75,19 +72,15 @@ def smooth_noise_floor(variance_moments: Tensor, samples: float, bandwidth: floa
     variance at each t; the mean absolute value of normal noise is sqrt(2/pi) of its deviation.
     """
     narrow = max(bandwidth / math.sqrt(2), SMALLEST_BANDWIDTH)
-    density = _smoothed(variance_moments / samples, narrow, _quadrature_cosines(variance_moments.device)).clamp(min=0)
+    density = _smoothed(variance_moments / samples, narrow).clamp(min=0)
     variance = density / (2 * bandwidth * math.sqrt(math.pi) * samples)
     return (math.sqrt(2 / math.pi) * variance.sqrt()).mean()
 
 
-def _smoothed(moments: Tensor, bandwidth: float, cosines: Tensor) -> Tensor:
+def _smoothed(moments: Tensor, bandwidth: float) -> Tensor:
+    """The smoothed curve at the midpoints `(j + 1/2) / Q`, `[Q]`: a cosine transform, by a Fourier transform of 2 Q."""
     mode = torch.arange(MODES, dtype=torch.float64, device=moments.device)
     damping = torch.exp(-0.5 * (math.pi * bandwidth * mode) ** 2)
-    factor = torch.where(mode == 0, 1.0, 2.0)
-    kept = max(1, int((damping > 1e-18).sum()))
-    return cosines[:, :kept] @ (factor * damping * moments)[:kept]
-
-
-def _quadrature_cosines(device: torch.device) -> Tensor:
-    midpoints = (torch.arange(_QUADRATURE, dtype=torch.float64, device=device) + 0.5) / _QUADRATURE
-    return torch.cos(math.pi * midpoints.unsqueeze(-1) * torch.arange(MODES, dtype=torch.float64, device=device))
+    damped = torch.where(mode == 0, 1.0, 2.0) * damping * moments
+    shifted = damped * torch.exp(-0.5j * math.pi / _QUADRATURE * mode)
+    return torch.fft.fft(shifted, n=2 * _QUADRATURE)[:_QUADRATURE].real
