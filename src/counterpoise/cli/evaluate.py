@@ -74,6 +74,8 @@ class Evaluate:
     """Each class is a yes-or-no question of its own."""
     read_as: Annotated[Literal["models", "shards"] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """What several files are, where they share no sample."""
+    by: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN ...", help_behavior_hint="")] = ()
+    """Columns whose values samples are grouped by, beside domain, corruption and severity."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """Write the report, one self-contained file, here."""
     figures: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
@@ -147,6 +149,7 @@ class Evaluate:
                 ood=self.ood,
                 columns=columns,
                 read_as=self.read_as,
+                by=self.by,
                 score=self.score,
                 bins=self.bins,
                 level=self.level,

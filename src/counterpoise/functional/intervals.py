@@ -302,7 +302,7 @@ def bootstrap_intervals(
             [generator.multinomial(side.sum(), side / side.sum(), size=BOOTSTRAP_RESAMPLES) for side in sides], axis=-1
         )
     )
-    blocks = [RankCounts(*block.split(groups, -1)) for block in drawn.split(_BLOCK)]
+    blocks = [RankCounts(block[:, :groups], block[:, groups:]) for block in torch.split(drawn, _BLOCK)]
     by_block = [{name: metric(block).double() for name, metric in metrics.items()} for block in blocks]
     z, tail = normal_quantile(level), (1 - level) / 2
     quantiles = torch.tensor([tail, 1 - tail], dtype=torch.float64, device="cpu")

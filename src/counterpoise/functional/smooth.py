@@ -30,8 +30,8 @@ class SmoothError(NamedTuple):
 def cosine_moments(position: Tensor, weight: Tensor) -> Tensor:
     """`sum_i w_i cos(pi k x_i)` for k = 0..MODES-1, in float64.
 
-    Positions are `[n]`, weights `[..., n]`, moments `[..., MODES]`. With k = 32 a + b, a cosine of a sum: 2 x 32 cosines
-    and as many sines of each position make all of them, in two products of matrices.
+    Positions are `[n]`, weights `[..., n]`, moments `[..., MODES]`. With k = 32 a + b they are cosines of sums: 64
+    cosines and 64 sines of each position give all of them, by two products of matrices.
     """
     steps = math.isqrt(MODES)
     fine = torch.arange(steps, dtype=torch.float64, device=position.device).unsqueeze(-1)
@@ -83,4 +83,5 @@ def _smoothed(moments: Tensor, bandwidth: float) -> Tensor:
     damping = torch.exp(-0.5 * (math.pi * bandwidth * mode) ** 2)
     damped = torch.where(mode == 0, 1.0, 2.0) * damping * moments
     shifted = damped * torch.exp(-0.5j * math.pi / _QUADRATURE * mode)
-    return torch.fft.fft(shifted, n=2 * _QUADRATURE)[:_QUADRATURE].real
+    smoothed: Tensor = torch.fft.fft(shifted, n=2 * _QUADRATURE)[:_QUADRATURE].real
+    return smoothed

@@ -1,6 +1,6 @@
 """One call from predictions in memory to `Scores`, and from those of several models to their comparison."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any, TypedDict
@@ -12,7 +12,7 @@ from torch import Tensor
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.functional.paired import power_sums
-from counterpoise.metrics.columns import label_column
+from counterpoise.metrics.columns import Column, label_column
 from counterpoise.metrics.comparison import PAIRED, Evaluation, paired_values
 from counterpoise.metrics.comparison import compare as compare_states
 from counterpoise.metrics.headline import OOD
@@ -32,6 +32,7 @@ def evaluate(
     correct: Any = None,
     multilabel: bool = False,
     valid: Any = None,
+    by: Mapping[str, Iterable[Any]] | None = None,
     ood_logits: Any = None,
     ood_probabilities: Any = None,
     ood_confidence: Any = None,
@@ -56,6 +57,7 @@ def evaluate(
         multilabel: several labels may apply to a sample: predictions are `[n, L]`, one for each label, and labels
             `[n, L]`, 0 or 1. The scores are of all decisions together, with a group for each label.
         valid: boolean `[...]`; rows where it is False are left out.
+        by: columns `[n]` by name, such as `{"region": regions}`: samples of one value are a group, None is missing.
         ood_logits: `[..., K]` predictions for OOD samples.
         ood_probabilities: the same as probabilities; give the kind that the other predictions have.
         ood_confidence: the same where no more is known.
@@ -82,7 +84,7 @@ def evaluate(
     }
     options = ScoreOptions(score=score, bins=bins, level=level, metrics=tuple(metrics), clustered=bool(multilabel))
     table, ood = _tables(own, labels=labels, multilabel=multilabel, valid=valid, class_names=class_names)
-    state, _ = _measured(table, ood, options)
+    state, _ = _measured(table, ood, options, by=by)
     return _scores(state, table, name="")
 
 
@@ -104,6 +106,7 @@ def compare(
     labels: Any = None,
     multilabel: bool = False,
     valid: Any = None,
+    by: Mapping[str, Iterable[Any]] | None = None,
     score: str = "max_softmax",
     bins: int = DEFAULT_BINS,
     level: float = DEFAULT_LEVEL,
@@ -117,6 +120,7 @@ def compare(
         labels: as in `evaluate`, and so are the others.
         multilabel: several labels may apply to a sample.
         valid: rows where it is False are left out.
+        by: columns by name whose values samples are grouped by.
         score: confidence score for misclassification and OOD detection.
         bins: number of calibration bins.
         level: nominal coverage of one comparison.
@@ -140,7 +144,7 @@ def compare(
     for name, own in models.items():
         try:
             table, ood = _tables(own, labels=labels, multilabel=multilabel, valid=valid, class_names=class_names)
-            state, of_samples = _measured(table, ood, options)
+            state, of_samples = _measured(table, ood, options, by=by)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         sizes[name] = table.classes, 0 if ood is None else len(ood.values)
@@ -210,13 +214,22 @@ def _tables(
     return table, ood
 
 
-def _measured(table: PredictionTable, ood: PredictionTable | None, options: ScoreOptions) -> tuple[ScoreState, Tensor]:
+def _measured(
+    table: PredictionTable,
+    ood: PredictionTable | None,
+    options: ScoreOptions,
+    *,
+    by: Mapping[str, Iterable[Any]] | None,
+) -> tuple[ScoreState, Tensor]:
     """The state of all samples, and where models are compared what is known of each, `[n, len(PAIRED)]`."""
     state, values = ScoreState(classes=table.classes, options=options), list[Tensor]()
     several = table.decisions > 1
+    groups = _groups(by or {}, len(table.values) // table.decisions)
     for batch, kept in table.batches():
         rows = kept.cpu().numpy()
-        columns = label_column(rows % table.decisions, table.decisions, table.class_names) if several else {}
+        columns = {name: Column(each.codes[rows // table.decisions], each.values) for name, each in groups.items()}
+        if several:
+            columns |= label_column(rows % table.decisions, table.decisions, table.class_names)
         # Samples are the same by their place.
         state.add(batch, (rows // table.decisions).astype(np.uint64), columns=columns)
         if options.paired:
@@ -225,6 +238,19 @@ def _measured(table: PredictionTable, ood: PredictionTable | None, options: Scor
         for batch, kept in ood.batches():
             state.add_ood(OOD, batch, kept.cpu().numpy().astype(np.uint64))
     return state, torch.cat(values) if values else torch.empty(0)
+
+
+def _groups(by: Mapping[str, Iterable[Any]], samples: int) -> dict[str, Column]:
+    """Each column as codes; what pandas writes for missing values, which are not equal to themselves, as missing."""
+    found = {}
+    for name, values in by.items():
+        plain = values.tolist() if hasattr(values, "tolist") else values
+        found[name] = Column.of(None if value != value else value for value in plain)
+        if len(found[name].codes) != samples:
+            raise ValueError(
+                f"by: {name!r} must have a value for each of {samples} samples, got {len(found[name].codes)}"
+            )
+    return found
 
 
 def _scores(state: ScoreState, table: PredictionTable, *, name: str) -> Scores:

@@ -1,33 +1,17 @@
 """Predictions from Arrow files and streams: Feather, `pyarrow.ipc`, and what Hugging Face `datasets` keeps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
-from counterpoise._blocks import rows_at_a_time
-from counterpoise.predictions.columns import Layout
-from counterpoise.predictions.digest import Source, verified
-from counterpoise.predictions.prediction_file import RawTable, refusing
-from counterpoise.predictions.table import PredictionFileError
-
-_WHAT = "Arrow file"
+from counterpoise.predictions.digest import Source
+from counterpoise.predictions.prediction_file import RawTable, table_of_batches
 
 
 def open_arrow(path: Path) -> RawTable:
     """Read the schema and the first rows."""
-    with refusing(path, what=_WHAT), verified(path) as (source, _):
-        sample = next(_batches(source), None)
-        if sample is None:
-            raise PredictionFileError("it has no rows")
-
-    def batches(wanted: Sequence[str], _layout: Layout | None) -> Iterator[pa.RecordBatch]:
-        names = [name for name in sample.schema.names if name in wanted]
-        step = rows_at_a_time(max(1, sample.nbytes // sample.num_rows))
-        for batch in _batches(source):
-            yield from (batch.slice(row, step).select(names) for row in range(0, batch.num_rows, step))
-
-    return RawTable(source=source, what=_WHAT, sample=sample, rows=None, batches=batches)
+    return table_of_batches(path, _batches, what="Arrow file")
 
 
 def _batches(source: Source) -> Iterator[pa.RecordBatch]:

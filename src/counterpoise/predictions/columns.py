@@ -29,6 +29,8 @@ VALUES: dict[Kind, tuple[str, ...]] = {"logits": LOGITS, "probabilities": PROBAB
 POSITIVE = ("1", "pos", "positive", "true", "yes")
 """What follows the prefix in the name of a binary model's only column: the probability is that of y = 1."""
 DESCRIPTIVE = (*CATEGORIES, "severity", "in_distribution")
+GROUPED = ("domain", "corruption", "severity")
+"""Columns that samples are grouped by wherever they are."""
 TEXT_NAMES = (*LABELS, *PREDICTED, *CORRECT, *IDS, *DESCRIPTIVE, MODEL)
 """Columns that are not predictions, whose cells may be text."""
 
@@ -136,6 +138,7 @@ class Layout:
         scale: that values are multiplied by.
         sigmoid: whether the values of a multilabel table are logits.
         decimals: that probabilities were rounded to, where rows show it by not summing to 1.
+        by: columns that samples are grouped by, beside those of known names.
         ignored: columns that mean nothing here.
     """
 
@@ -154,6 +157,7 @@ class Layout:
     scale: float = 1.0
     sigmoid: bool = False
     decimals: int | None = None
+    by: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
     @property
@@ -165,7 +169,7 @@ class Layout:
     def read(self) -> tuple[str, ...]:
         """Every column that is read but for the descriptive ones."""
         named = (self.prediction, self.correct, self.id, self.model)
-        return (*self.values, *self.label, *(name for name in named if name is not None))
+        return (*self.values, *self.label, *(name for name in named if name is not None), *self.by)
 
     def described(self) -> str:
         """What was taken for what, in a line."""
@@ -185,6 +189,7 @@ class Layout:
         for what, name in (("predictions", self.prediction), ("correctness", self.correct), ("ids", self.id)):
             yield what, () if name is None else (name,)
         yield "models", () if self.model is None else (self.model,)
+        yield from (("groups", (name,)) for name in self.by)
 
 
 @dataclass(frozen=True)
@@ -195,11 +200,13 @@ class Reading:
         columns: what was chosen.
         like: the layout of the model's own file, for a file of OOD samples, whose labels mean nothing.
         only: of a file of several models, the one whose rows are read.
+        by: columns that samples are grouped by.
     """
 
     columns: Columns = Columns()
     like: Layout | None = None
     only: str | None = None
+    by: tuple[str, ...] = ()
 
 
 def label_columns(names: Sequence[str], values: tuple[str, ...]) -> tuple[str, ...]:

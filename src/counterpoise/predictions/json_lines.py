@@ -1,33 +1,21 @@
 """Predictions from JSON lines: one object a sample, whose names are those of columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from counterpoise.predictions.columns import Layout
 from counterpoise.predictions.compression import opened
-from counterpoise.predictions.digest import Source, verified
-from counterpoise.predictions.prediction_file import RawTable, refusing
-from counterpoise.predictions.table import PredictionFileError
+from counterpoise.predictions.digest import Source
+from counterpoise.predictions.prediction_file import RawTable, table_of_batches
 
 _BLOCK_BYTES = 1 << 23
-_WHAT = "file of JSON lines"
 
 
 def open_json_lines(path: Path) -> RawTable:
-    """Read the first block; the types that it has are those of all."""
-    with refusing(path, what=_WHAT), verified(path) as (source, _):
-        sample = next(_batches(source), None)
-        if sample is None:
-            raise PredictionFileError("it has no rows")
-
-    def batches(wanted: Sequence[str], _layout: Layout | None) -> Iterator[pa.RecordBatch]:
-        names = [name for name in sample.schema.names if name in wanted]
-        return (batch.select(names) for batch in _batches(source))
-
-    return RawTable(source=source, what=_WHAT, sample=sample, rows=None, batches=batches)
+    """Read the first block."""
+    return table_of_batches(path, _batches, what="file of JSON lines")
 
 
 def _batches(source: Source) -> Iterator[pa.RecordBatch]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from counterpoise.predictions.columns import DESCRIPTIVE, AmbiguousInputError, Layout, Reading
-from counterpoise.predictions.digest import Source
+from counterpoise._blocks import rows_at_a_time
+from counterpoise.predictions.columns import DESCRIPTIVE, GROUPED, AmbiguousInputError, Layout, Reading, some
+from counterpoise.predictions.digest import Source, verified
 from counterpoise.predictions.layout import models_of, tables
 from counterpoise.predictions.recognition import find_layout
 from counterpoise.predictions.table import Header, Kind, PredictionFileError, Predictions
@@ -99,11 +100,29 @@ class RawTable:
             return pa.chunked_array([batch.column(0) for batch in self.batches([name], None)]).combine_chunks()
 
 
+def table_of_batches(path: Path, read: Callable[[Source], Iterator[pa.RecordBatch]], *, what: str) -> RawTable:
+    """Of a format that gives a file as batches of all columns; the types that the first has are those of all."""
+    with refusing(path, what=what), verified(path) as (source, _):
+        sample = next(read(source), None)
+        if sample is None:
+            raise PredictionFileError("it has no rows")
+
+    def batches(wanted: Sequence[str], _layout: Layout | None) -> Iterator[pa.RecordBatch]:
+        names = [name for name in sample.schema.names if name in wanted]
+        step = rows_at_a_time(max(1, sample.nbytes // sample.num_rows))
+        for batch in read(source):
+            yield from (batch.slice(row, step).select(names) for row in range(0, batch.num_rows, step))
+
+    return RawTable(source=source, what=what, sample=sample, rows=None, batches=batches)
+
+
 def prediction_file(raw: RawTable, reading: Reading) -> PredictionFile:
     """The predictions in a table, found by what its columns are called unless the file says it."""
     source, path = raw.source, raw.source.path
     with refusing(path, what=raw.what):
         layout = raw.layout or find_layout(raw.sample, reading, members=raw.members, class_names=raw.class_names)
+        if reading.like is None:  # of a file of OOD samples, which are one set
+            layout = _grouped(layout, reading.by, raw.sample.schema)
     header = raw.header or Header(class_names=layout.class_names)
 
     def read() -> Iterator[Predictions]:
@@ -131,6 +150,18 @@ def prediction_file(raw: RawTable, reading: Reading) -> PredictionFile:
         read=read,
         models=models,
     )
+
+
+def _grouped(layout: Layout, by: Sequence[str], schema: pa.Schema) -> Layout:
+    for name in by:
+        if name not in schema.names:
+            raise PredictionFileError(f"it has no column {name!r} (--by); its columns are {some(schema.names)}")
+        if pa.types.is_nested(schema.field(name).type):
+            raise PredictionFileError(
+                f"column {name!r} (--by) holds {schema.field(name).type}, not a value for each row"
+            )
+    ignored = tuple(name for name in layout.ignored if name not in by)
+    return replace(layout, by=tuple(name for name in by if name not in GROUPED), ignored=ignored)
 
 
 def _notices(raw: RawTable, layout: Layout) -> tuple[str, ...]:

@@ -56,6 +56,8 @@ class Shape:
         """Of a table."""
         if predictions.kind not in KINDS:
             raise ValueError(f"own files hold {' or '.join(KINDS)}, not the kind {predictions.kind!r}; write a CSV")
+        if predictions.groups:
+            raise ValueError(f"own files hold no column {next(iter(predictions.groups))!r}; write a CSV")
         return cls(
             kind=predictions.kind,
             classes=predictions.classes,

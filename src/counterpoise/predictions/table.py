@@ -124,6 +124,7 @@ class Predictions:
         corruption: its name; missing for clean samples.
         severity: `[n]` int64 from 1, 0 for clean samples, `MISSING_SEVERITY` where it is not stated.
         in_distribution: `[n]` boolean, False for OOD samples.
+        groups: other columns that samples are grouped by; own files do not hold them.
         header: where the predictions come from.
     """
 
@@ -137,6 +138,7 @@ class Predictions:
     corruption: Category | None = None
     severity: NDArray[np.int64] | None = None
     in_distribution: NDArray[np.bool_] | None = None
+    groups: Mapping[str, Category] = field(default_factory=dict)
     header: Header = field(default_factory=Header)
 
     def __post_init__(self) -> None:
@@ -150,8 +152,8 @@ class Predictions:
                 f"{self.kind} must be {shapes} of {', '.join(VALUE_DTYPES)}, "
                 f"got {list(self.values.shape)} of {self.values.dtype}"
             )
-        for name in ("labels", "ids", *CATEGORIES, "severity", "in_distribution"):
-            column = getattr(self, name)
+        names = ("labels", "ids", *CATEGORIES, "severity", "in_distribution")
+        for name, column in (*((name, getattr(self, name)) for name in names), *self.groups.items()):
             array = column.codes if isinstance(column, Category) else column
             wanted, shape = (
                 ("[n, L]", self.values.shape) if name == "labels" and self.multilabel else ("[n]", (len(self),))
@@ -167,14 +169,14 @@ class Predictions:
         misplaced = np.argwhere((self.labels < MISSING_LABEL) | (self.labels >= allowed))
         if len(misplaced):
             row, place = int(misplaced[0][0]), tuple(misplaced[0])
-            column = f", column {place[1]}" if self.multilabel else ""
+            where = f", column {place[1]}" if self.multilabel else ""
             raise ValueError(
-                f"labels row {row}{column} is {self.labels[place]}, outside [0, {allowed}); "
+                f"labels row {row}{where} is {self.labels[place]}, outside [0, {allowed}); "
                 f"{MISSING_LABEL} stands for a sample without a class"
             )
-        names = self.header.class_names
-        if names is not None and self.kind != "confidence" and len(names) != self.classes:
-            raise ValueError(f"there are {len(names)} class names for {self.classes} classes")
+        class_names = self.header.class_names
+        if class_names is not None and self.kind != "confidence" and len(class_names) != self.classes:
+            raise ValueError(f"there are {len(class_names)} class names for {self.classes} classes")
 
     @classmethod
     def of(
@@ -225,13 +227,19 @@ class Predictions:
         if kind == "confidence" and correct is not None:
             labels = np.where(_flags(correct, "correct"), RIGHT, WRONG)
         unlabelled = values.shape if kind == "multilabel" else rows
-        categories = {"split": split, "data_set": data_set, "domain": domain, "corruption": corruption}
+
+        def category(texts: str | Sequence[str | None] | None) -> Category | None:
+            return None if texts is None else Category.of(texts, rows)
+
         return cls(
             kind=kind,
             values=values,
             labels=np.full(unlabelled, MISSING_LABEL, np.int64) if labels is None else as_integers(labels, "labels"),
             ids=np.arange(rows, dtype=np.int64) if ids is None else as_ids(ids),
-            **{name: None if value is None else Category.of(value, rows) for name, value in categories.items()},
+            split=category(split),
+            data_set=category(data_set),
+            domain=category(domain),
+            corruption=category(corruption),
             severity=None if severity is None else _spread(as_integers(severity, "severity"), rows),
             in_distribution=None
             if in_distribution is None
@@ -285,6 +293,8 @@ class Predictions:
 def _taken(column: Any, rows: Any) -> Any:
     if isinstance(column, Category):
         return Category(column.codes[rows], column.names)
+    if isinstance(column, Mapping):
+        return {name: _taken(each, rows) for name, each in column.items()}
     return None if column is None else column[rows]
 
 
@@ -352,6 +362,9 @@ def concatenated(parts: Sequence[Predictions]) -> Predictions:
             columns[name] = None
         elif name in CATEGORIES:
             columns[name] = _joined(values)
+        elif name == "groups":
+            shared = [own for own in first.groups if all(own in each for each in values)]
+            columns[name] = {own: _joined([each[own] for each in values]) for own in shared}
         else:
             columns[name] = np.concatenate(values)
     return Predictions(kind=first.kind, header=first.header, **columns)

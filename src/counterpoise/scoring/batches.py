@@ -246,7 +246,7 @@ def _columns(table: Predictions) -> dict[str, Column]:
     """The columns that samples are grouped by."""
     found = {
         name: Column(category.codes, category.names)
-        for name, category in (("domain", table.domain), ("corruption", table.corruption))
+        for name, category in (("domain", table.domain), ("corruption", table.corruption), *table.groups.items())
         if category is not None
     }
     if table.severity is not None:

@@ -55,6 +55,7 @@ def score_files(
     names: Sequence[str | None] = (),
     columns: Columns | None = None,
     read_as: ReadAs | None = None,
+    by: Sequence[str] = (),
     score: str = "max_softmax",
     bins: int = DEFAULT_BINS,
     level: float = DEFAULT_LEVEL,
@@ -72,6 +73,7 @@ def score_files(
         names: of the models, where their files do not say; a file with a column `model` holds several.
         columns: what columns hold, where their names do not say.
         read_as: whether several files are `models`, or the `shards` of one; asked where they share no sample.
+        by: columns whose values samples are grouped by, beside `domain`, `corruption` and `severity`.
         score: confidence score for misclassification and OOD detection.
         bins: number of calibration bins.
         level: nominal coverage of the intervals.
@@ -85,7 +87,7 @@ def score_files(
         AmbiguousInputError: a file can be read in more than one way.
         PredictionFileError: a file cannot be trusted or understood.
     """
-    reading = Reading(columns or Columns())
+    reading = Reading(columns or Columns(), by=(by,) if isinstance(by, str) else tuple(dict.fromkeys(by)))
     if read_as == "shards":
         paths, names = [_all_files(paths)], names[:1]
     if threads < 1:
@@ -115,10 +117,10 @@ def score_files(
     ood_names = [OOD] * len(outside) if several else distinct([Path(each.name) for each in outside])
     with tempfile.TemporaryDirectory(prefix="counterpoise-") as folder:
         models = []
-        for index, (own, name, own_reading) in enumerate(sets):
+        for index, files in enumerate(sets):
             beside = slice(index, index + 1) if several else slice(None)
             own_ood = dict(zip(ood_names[beside], outside[beside], strict=True))
-            models.append(Model(own, own_ood, reading=own_reading, name=name, folder=Path(folder) / f"ids-{index}"))
+            models.append(Model(files, own_ood, folder=Path(folder) / f"ids-{index}"))
         pairing = _Pairing(len(models), Path(folder)) if several else None
         _read_all(models, options, temperature, threads=threads, pairing=pairing, progress=progress)
         scores = named([model.scores() for model in models])

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.functional.paired import HIGHEST_POWER, power_sums
-from counterpoise.metrics.keys import Keys, mixed
+from counterpoise.metrics.keys import Keys
+from counterpoise.scoring.partitions import Partitions
 
 MOST_WAITING = 1 << 21
 """Samples of one model that wait in memory: some 70 MB."""
-_PARTITIONS = 256
-_PARTITION_SALT = 3
 
 Values = NDArray[np.float64]
 
@@ -50,8 +49,9 @@ class SampleJoin:
         self.pairs = list(combinations(range(models), 2))
         self._sums = torch.zeros(len(self.pairs), columns, HIGHEST_POWER + 1, dtype=torch.float64)
         self._waiting: list[list[Samples]] = [[] for _ in range(models)]
-        self.columns, self._folder, self._most = columns, folder, most_waiting
+        self.columns, self._most = columns, most_waiting
         self._record = np.dtype([("key", np.uint64), ("values", np.float64, (columns,))])
+        self._partitions = [Partitions(folder / str(model), self._record) for model in range(models)]
         self._on_disk = self._joined = False
 
     def add(self, model: int, samples: Samples) -> None:
@@ -71,8 +71,8 @@ class SampleJoin:
             return not any(len(rest.keys) for rest in self._join(self._whole()))
         self._write()
         whole = True
-        for partition in range(_PARTITIONS):
-            rest = self._join([self._read(model, partition) for model in range(len(self._waiting))])
+        for parts in zip(*self._partitions, strict=True):
+            rest = self._join([Samples(records["key"], records["values"]) for records in parts])
             whole = whole and not any(len(part.keys) for part in rest)
         return whole
 
@@ -123,24 +123,11 @@ class SampleJoin:
 
     def _write(self) -> None:
         self._on_disk = True
-        for model, samples in enumerate(self._whole()):
-            partition = mixed(samples.keys, salt=_PARTITION_SALT) % np.uint64(_PARTITIONS)
-            for each in np.unique(partition):
-                rows = samples.take(partition == each)
-                records = np.zeros(len(rows.keys), self._record)
-                records["key"], records["values"] = rows
-                with self._path(model, int(each)).open("ab") as file:
-                    file.write(records.tobytes())
+        for samples, partitions in zip(self._whole(), self._partitions, strict=True):
+            records = np.zeros(len(samples.keys), self._record)
+            records["key"], records["values"] = samples
+            partitions.append(samples.keys, records)
         self._waiting = [[] for _ in self._waiting]
-
-    def _read(self, model: int, partition: int) -> Samples:
-        path = self._path(model, partition)
-        records = np.fromfile(path, self._record) if path.exists() else np.zeros(0, self._record)
-        path.unlink(missing_ok=True)
-        return Samples(records["key"], records["values"])
-
-    def _path(self, model: int, partition: int) -> Path:
-        return self._folder / f"{model}-{partition}"
 
 
 def _without(samples: Samples, places: NDArray[np.intp]) -> Samples:

@@ -3,7 +3,8 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -30,33 +31,53 @@ from counterpoise.scoring.recalibration import try_temperature
 
 MOST_MODELS = 64
 """In one file, by its column `model`: each is read by itself."""
+MOST_GROUPS = 500
+"""By columns that were named: each has sums of its own, and a row of a table."""
 
 
 File = tuple[PredictionFile, int, str | None]
 """A file, its place in its set, and the name of the OOD set that it is."""
 
 
-def models_of(shards: ShardSet, name: str | None, reading: Reading) -> list[tuple[ShardSet, str | None, Reading]]:
+@dataclass(frozen=True)
+class ModelFiles:
+    """Files that hold the predictions of one model.
+
+    Attributes:
+        shards: the files.
+        name: of the model, where it is known.
+        reading: how they are read.
+        opened: the files as `shards.opened(reading)` gives them, where opening the first has told that they are of one
+            model: a file is large, and its digest verified as it is opened.
+    """
+
+    shards: ShardSet
+    name: str | None
+    reading: Reading
+    opened: Iterator[PredictionFile] | None = None
+
+
+def models_of(shards: ShardSet, name: str | None, reading: Reading) -> list[ModelFiles]:
     """The models whose predictions a set of files holds: one, or each that a column `model` names."""
-    first = next(shards.opened(reading))
+    opened = shards.opened(reading)
+    first = next(opened)
     if first.layout.model is None or first.header.model:
-        return [(shards, name, reading)]
+        return [ModelFiles(shards, name, reading, chain([first], opened))]
     found = dict.fromkeys(model for file in shards.opened(reading) for model in file.models())
     if len(found) > MOST_MODELS:
         raise PredictionFileError(f"{shards.name}: its column 'model' has {len(found):,} names, {MOST_MODELS} are most")
     if len(found) < 2:
-        return [(shards, name or next(iter(found), None), reading)]
+        return [ModelFiles(shards, name or next(iter(found), None), reading)]
     prefix = "" if name is None else f"{name} "
-    return [(shards, f"{prefix}{model}", replace(reading, only=model)) for model in found]
+    return [ModelFiles(shards, f"{prefix}{model}", replace(reading, only=model)) for model in found]
 
 
 class Model:
     """What is known of one model while its files are read."""
 
-    def __init__(
-        self, own: ShardSet, ood: dict[str, ShardSet], *, reading: Reading, name: str | None, folder: Path
-    ) -> None:
-        self.own, self.ood, self.reading, self.name = own, ood, reading, name
+    def __init__(self, files: ModelFiles, ood: dict[str, ShardSet], *, folder: Path) -> None:
+        self.own, self.ood, self.reading, self.name = files.shards, ood, files.reading, files.name
+        self._opened = files.opened
         self._folder, self._ids = folder, dict[str | None, RepeatedKeys]()
         self.first: PredictionFile | None = None
         self.state: ScoreState | None = None
@@ -88,7 +109,8 @@ class Model:
         """The files one after the other, with their places in their sets and the names of OOD sets."""
         for name, shards in ((None, self.own), *self.ood.items()):
             like = None if name is None or self.first is None else self.first.layout
-            for place, file in enumerate(shards.opened(replace(self.reading, like=like))):
+            opened, self._opened = self._opened, None
+            for place, file in enumerate(opened or shards.opened(replace(self.reading, like=like))):
                 require_score(file, score)
                 if self.first is None:
                     self.first = file
@@ -135,6 +157,11 @@ class Model:
             self._shard = batch
         else:
             self._shard.merge(batch)
+        if self.reading.by and len(self._shard.groups) > MOST_GROUPS:
+            raise PredictionFileError(
+                f"{self.own.name}: --by {' '.join(self.reading.by)} makes more than {MOST_GROUPS:,} groups; name "
+                "columns of fewer values"
+            )
 
     def end_of_file(self, file: PredictionFile, *, is_own: bool) -> None:
         """Files are merged one by one, so that it does not matter which worker read them."""
