@@ -139,3 +139,40 @@ def test_lazy_packages_have_all_that_they_list(package):
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         module.nonsense  # noqa: B018
+
+
+WITHOUT_REPORT = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("jinja2", "matplotlib", "pyarrow", "sklearn", "pandas"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import counterpoise
+from counterpoise.metrics import Scores
+
+values, labels = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]] * 40, [0, 1, 1] * 40
+scores = counterpoise.evaluate(probabilities=values, labels=labels)
+both = counterpoise.compare({"a": {"probabilities": values}, "b": {"logits": values}}, labels=labels)
+state = counterpoise.metrics.ScoreState(classes=2)
+state.update(probabilities=values, labels=labels)
+assert state.compute()["ece"] == scores["ece"]
+assert Scores.from_json(scores.to_json()) == scores
+assert "Accuracy" in str(scores) and "b" in str(both)
+for needing in (scores.plot, lambda: scores.report("page.html")):
+    try:
+        needing()
+    except ImportError as error:
+        assert "counterpoise[report]" in str(error), error
+    else:
+        raise AssertionError(needing)
+"""
+
+
+def test_metrics_and_evaluate_need_none_of_the_extras(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", WITHOUT_REPORT], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert ended.returncode == 0, ended.stderr

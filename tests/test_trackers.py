@@ -1,5 +1,7 @@
 """What trackers hold after one call, read back by their own readers."""
 
+from dataclasses import replace
+
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
@@ -52,3 +54,12 @@ def test_tensorboard(tmp_path):
     assert (event.step, event.value) == (7, pytest.approx(scores["ece"].value, rel=1e-6))
     assert "counterpoise/reliability" in events.Tags()["images"]
     assert report.read_text().startswith("<!")
+
+
+def test_names_that_are_alike_once_they_are_plain_stay_apart():
+    names = ["CE (a)", "CE [a]", "ce_a_2"]
+    plain = made.evaluation(len(names)).models
+    models = [replace(each, source=replace(each.source, name=name)) for name, each in zip(names, plain, strict=True)]
+    found = scalars(Evaluation(models))
+    assert {value for name, value in found.items() if name.endswith("/nll")} == {each["nll"].value for each in plain}
+    assert len({name.lower() for name in found}) == len(found)

@@ -1,8 +1,9 @@
 """Scores, figures and the report to an experiment tracker, by one call: MLflow, Weights & Biases or TensorBoard."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +36,14 @@ def scalars(results: Scores | Evaluation) -> dict[str, float]:
     """
     evaluation = as_evaluation(results)
     found: dict[str, float] = {}
-    for model in evaluation.models:
-        own = f"{_plain(model.source.name)}/" if len(evaluation.models) > 1 else ""
+    several = len(evaluation.models) > 1
+    names = _distinct([model.source.name for model in evaluation.models])
+    for name, model in zip(names, evaluation.models, strict=True):
+        own = f"{name}/" if several else ""
         found |= _values(own, model.estimates)
         found |= _values(f"{own}misclassification/", model.misclassification.estimates)
-        for name, ranking in model.ood.items():
-            found |= _values(f"{own}ood/{_plain(name)}/", ranking.estimates)
+        for outside, ranking in zip(_distinct([*model.ood]), model.ood.values(), strict=True):
+            found |= _values(f"{own}ood/{outside}/", ranking.estimates)
         if model.recalibration is not None:
             found[f"{own}temperature"] = model.recalibration.temperature
     return {name: value for name, value in found.items() if abs(value) < float("inf")}
@@ -96,8 +99,8 @@ def log_to_tensorboard(results: Scores | Evaluation, writer: "SummaryWriter", *,
 
 def _values(prefix: str, estimates: Estimates) -> dict[str, float]:
     found: dict[str, float] = {}
-    for key, estimate in estimates.items():
-        name = f"{prefix}{_plain(key)}"  # not a folder of its limits: MLflow keeps a file for each name
+    for key, estimate in zip(_distinct([*estimates]), estimates.values(), strict=True):
+        name = f"{prefix}{key}"  # not a folder of its limits: MLflow keeps a file for each name
         found |= {name: estimate.value, f"{name}.low": estimate.low, f"{name}.high": estimate.high}
     return found
 
@@ -109,6 +112,20 @@ def _plain(name: str) -> str:
     ('ResNet_18_CE', 'predictions')
     """
     return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip("_") or "predictions"
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Plain names; one that another has already, but for capitals, is numbered: some file systems tell them not apart.
+
+    >>> _distinct(["CE (1)", "ce [1]", "MTE"])
+    ['CE_1', 'ce_1_2', 'MTE']
+    """
+    found: dict[str, str] = {}
+    for plain in map(_plain, names):
+        numbered = (f"{plain}_{number}" for number in count(2))
+        name = next(name for name in chain([plain], numbered) if name.lower() not in found)
+        found[name.lower()] = name
+    return list(found.values())
 
 
 def _figures(evaluation: Evaluation) -> Iterator[tuple[str, "Figure"]]:

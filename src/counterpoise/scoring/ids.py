@@ -38,7 +38,7 @@ class RepeatedKeys:
         if not self._on_disk:
             return _repeated(self._all())
         self._write()
-        return next((key for keys in self._partitions if (key := _repeated(keys)) is not None), None)
+        return next((key for keys in self._partitions.drained() if (key := _repeated(keys)) is not None), None)
 
     def _all(self) -> Keys:
         return np.concatenate([np.zeros(0, np.uint64), *self._waiting])

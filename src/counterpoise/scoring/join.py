@@ -71,7 +71,7 @@ class SampleJoin:
             return not any(len(rest.keys) for rest in self._join(self._whole()))
         self._write()
         whole = True
-        for parts in zip(*self._partitions, strict=True):
+        for parts in zip(*(each.drained() for each in self._partitions), strict=True):
             rest = self._join([Samples(records["key"], records["values"]) for records in parts])
             whole = whole and not any(len(part.keys) for part in rest)
         return whole

@@ -35,8 +35,12 @@ class Partitions:
                 with (self._folder / str(place)).open("ab") as file:
                     file.write(part.tobytes())
 
-    def __iter__(self) -> Iterator[NDArray[Any]]:
-        """The records of one file after the other, in the order of their hashes; empty where there are none."""
+    def drained(self) -> Iterator[NDArray[Any]]:
+        """The records of one file after the other, in the order of their hashes; each is deleted as it is read."""
         for place in range(PARTITIONS):
             path = self._folder / str(place)
-            yield np.fromfile(path, self._record) if path.exists() else np.zeros(0, self._record)
+            records = np.fromfile(path, self._record) if path.exists() else np.zeros(0, self._record)
+            path.unlink(missing_ok=True)
+            yield records
+        if self._folder.exists():
+            self._folder.rmdir()
