@@ -168,6 +168,7 @@ def compare(
     level: float,
     pairs: PairSums | None = None,
     without: Collection[str] = (),
+    clustered: bool = False,
 ) -> Comparison:
     """All paired differences of models whose samples are the same.
 
@@ -177,9 +178,10 @@ def compare(
         level: nominal coverage of one comparison.
         pairs: what is known of the samples one by one; without it, everything is by jackknife.
         without: OOD sets that are not the same for all models.
+        clustered: samples of one id depend on each other, so that calibration errors are noisier than they would be.
     """
     adjusted = 1 - (1 - level) / max(1, len(models) - 1)
-    without_each = [left_out(each.grouped(), each.ranks) for each in headlines]
+    without_each = [left_out(each.grouped(), each.ranks, clustered=clustered) for each in headlines]
     shared = sorted(set.intersection(*(set(each.ranks.ood_samples) for each in headlines)).difference(without))
     ood = [{name: left_out_ood(each.ranks, name) for name in shared} for each in headlines]
     differences = []

@@ -167,7 +167,8 @@ def compare(
             (one, other): {key: power_sums(values[other][:, place] - values[one][:, place]) for place, key in known}
             for one, other in combinations(range(len(found)), 2)
         }
-    return Evaluation(found, compare_states(found, [state.headline for state in states], level=level, pairs=pairs))
+    headlines = [state.headline for state in states]
+    return Evaluation(found, compare_states(found, headlines, level=level, pairs=pairs, clustered=options.clustered))
 
 
 def _require_names(models: Any) -> None:

@@ -52,7 +52,9 @@ RATE_STEPS = {Key.FPR_AT_TPR95: 1.0, Key.MINIMUM_DETECTION_ERROR: 0.5, Key.DETEC
 CALIBRATION_BY_RANK = (Key.EQUAL_MASS_ECE, Key.SMOOTH_ECE)
 
 
-def ranking_estimates(counts: RankCounts, *, stratified: bool, level: float, exact: bool) -> Estimates:
+def ranking_estimates(
+    counts: RankCounts, *, stratified: bool, level: float, exact: bool, independent: bool = True
+) -> Estimates:
     """All ranking metrics with intervals; NaN where there are no positives or no negatives.
 
     Args:
@@ -60,21 +62,24 @@ def ranking_estimates(counts: RankCounts, *, stratified: bool, level: float, exa
         stratified: in-distribution against OOD samples, or right against wrong ones of one sample.
         level: nominal coverage.
         exact: groups are distinct scores, not cells of a histogram; otherwise each metric states its error bound.
+        independent: whether samples are; if not, the intervals are left to others.
     """
     metrics = {key: m for key, m in RANKING_METRICS.items() if not (stratified and key in SELECTIVE_METRICS)}
     if int(counts.positive.sum()) == 0 or int(counts.negative.sum()) == 0:
         return {key: Estimate.of(math.nan, UNDEFINED) for key in metrics}
     occupied = (counts.positive + counts.negative) > 0
     counts = RankCounts(counts.positive[occupied].cpu(), counts.negative[occupied].cpu())
-    resampled: dict[str, Callable[[RankCounts], Tensor]] = {key: m for key, m in metrics.items() if key != Key.AUROC}
-    minima = [Key.MINIMUM_DETECTION_ERROR]
-    intervals = bootstrap_intervals(counts, resampled, stratified=stratified, minima=minima, level=level)
-    intervals[Key.AUROC] = delong_interval(counts, level=level)
+    intervals: dict[str, Interval] = {}
+    if independent:
+        resampled: dict[str, Callable[[RankCounts], Tensor]] = {k: m for k, m in metrics.items() if k != Key.AUROC}
+        minima = [Key.MINIMUM_DETECTION_ERROR]
+        intervals = bootstrap_intervals(counts, resampled, stratified=stratified, minima=minima, level=level)
+        intervals[Key.AUROC] = delong_interval(counts, level=level)
     estimates: Estimates = {}
     for key, metric in metrics.items():
         value = float(metric(counts))
         bound = None if exact else max(abs(float(limit) - value) for limit in RANKING_RANGES[key](counts))
-        estimates[key] = Estimate.of(value, intervals[key], error_bound=bound)
+        estimates[key] = Estimate.of(value, intervals.get(key, UNDEFINED), error_bound=bound)
     return estimates
 
 

@@ -137,7 +137,13 @@ def _ranking_scores(ranking: Ranking, ranks: Ranks, options: ScoreOptions, *, st
         score=options.score,
         positives=int(counts.positive.sum()),
         negatives=int(counts.negative.sum()),
-        estimates=ranking_estimates(counts, stratified=stratified, level=options.level, exact=ranks.exact),
+        estimates=ranking_estimates(
+            counts,
+            stratified=stratified,
+            level=options.level,
+            exact=ranks.exact,
+            independent=not options.clustered,
+        ),
         curves={name: curve[shown].double().tolist() for name, curve in zip(names, curves, strict=True)},
     )
 

@@ -264,4 +264,5 @@ class _Pairing:
         remarks = (
             ["the files of OOD samples do not hold the same samples (ids), so OOD is not compared"] if unlike else []
         )
-        return compare(scores, headlines, level=level, pairs=pairs, without=unlike), remarks
+        clustered = any(model.kind == "multilabel" for model in models)
+        return compare(scores, headlines, level=level, pairs=pairs, without=unlike, clustered=clustered), remarks
