@@ -224,6 +224,6 @@ def test_terminal_text_says_what_was_found(three):
     )
     assert " *" not in one
     assert several.count(" *") == stars
-    assert "Each minus net 0, paired on 1,500 samples (95.0% intervals)" in several
+    assert "Each minus net 0, paired on 1,500 samples (95% intervals)" in several
     unnamed = [replace(model, source=replace(model.source, name="")) for model in three.models[:2]]
     assert terminal.as_text(Evaluation(unnamed), risk=0.3).startswith("predictions: Says")

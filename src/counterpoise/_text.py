@@ -3,7 +3,7 @@
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Control characters, line ends, bidirectional overrides (they would turn the text around them), halves of characters
 # (file names may hold them; no encoding does).
@@ -38,6 +38,15 @@ def wrapped(text: str, width: int) -> str:
     """Printable lines of at most so many columns."""
     line = printable(text)
     return textwrap.fill(line, max(width // 2, width - (width_of(line) - len(line))))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them.
+
+    >>> listed(["ce", "dml", "mte"]), listed(["ce"])
+    ('ce, dml and mte', 'ce')
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def shown(text: str, *, most: int = 24) -> str:

@@ -1,4 +1,4 @@
-"""Smooth calibration error (Blasiok and Nakkiran, 2023): no bins, hence no edges that a confidence may jump over.
+"""Smooth calibration error (Błasiok and Nakkiran, 2024): no bins, hence no edges that a confidence may jump over.
 
 The residuals hit - p are smoothed over the confidence axis by a Gaussian kernel reflected at 0 and 1, with the
 bandwidth at which the result equals the bandwidth. On [0, 1] that kernel is diagonal in cosines,

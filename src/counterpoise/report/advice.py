@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from counterpoise._text import listed
 from counterpoise.metrics.comparison import Comparison, Evaluation
 from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.metrics.scores import Recalibration, Scores
@@ -144,7 +145,7 @@ def _losses(evaluation: Evaluation, leader: int) -> str:
     for each in [] if evaluation.comparison is None else evaluation.comparison.differences:
         state = "worse" if each.second == leader else "better" if each.first == leader else ""
         found |= {row.title: None for row in contrasts(evaluation, each) if row.state == state}
-    return f"But it is worse, beyond chance, in {', '.join(found)}." if found else ""
+    return f"But it is worse, beyond chance, in {listed([*found])}." if found else ""
 
 
 def _about(count: float) -> str:

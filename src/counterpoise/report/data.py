@@ -19,12 +19,11 @@ def name_of(scores: Scores) -> str:
 
 
 def looks(models: Sequence[Scores]) -> list[Look]:
-    """How each model looks in every figure; ours is the first trained by mutual transport, or else the first."""
-    if len(models) == 1:
-        return [Look(0)]
+    """How each model looks in every figure; ours is the first of several that was trained by mutual transport."""
     transported = [index for index, model in enumerate(models) if model.source.method.lower().startswith("mte")]
-    ours = transported[0] if transported else 0
-    return [Look(index, ours=index == ours) for index in range(len(models))]
+    if len(models) == 1 or not transported:
+        return [Look(index) for index in range(len(models))]
+    return [Look(index, ours=index == transported[0]) for index in range(len(models))]
 
 
 def find(scores: Scores, key: str) -> Estimate | None:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from counterpoise import __version__
 from counterpoise._files import write_text
+from counterpoise._text import listed
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import percent
 from counterpoise.metrics.scores import Scores, Source
@@ -131,7 +132,7 @@ def _title(models: Sequence[Scores]) -> str:
     names = [name_of(model) for model in models]
     if len(names) > 3:
         return f"Reliability of {len(names)} models"
-    return f"Reliability of {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
+    return f"Reliability of {listed(names)}"
 
 
 def _lead(evaluation: Evaluation) -> str:
