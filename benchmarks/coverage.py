@@ -2,8 +2,8 @@
 
 Confidences are drawn from a known distribution and hits from a known accuracy at each confidence, so that the value of
 the binned ECE in the population is known. An interval of level 95% should contain it in at least 93% of the samples;
-where the error exceeds three noise floors, and 30 errors or more are expected, in at most 98%. With few errors, and of
-the difference of two models, in at least 93.5%, but for what `SHORT` lists.
+where the error exceeds three noise floors, and 30 errors or more are expected, in at most 98%. With few errors, of the
+difference of two models, and of several labels a sample, in at least 93.5%, but for what `SHORT` lists.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.coverage_few_errors import ACCURATE, FewErrorsRow, few_errors_coverage
+from benchmarks.coverage_multilabel import PROBLEMS, MultilabelRow, multilabel_coverage
 from benchmarks.coverage_pairs import PAIRS, PairedRow, paired_coverage
 from benchmarks.reporting import Check, finish, progress
 from counterpoise.functional.calibration import (
@@ -105,8 +106,10 @@ def main() -> None:
         accuracy_coverage(rate, size, 20 * repetitions, generator) for rate in (0.55, 0.78, 0.95) for size in SIZES
     ]
     few_errors, pairs = few_errors_and_pairs(options.seed, short=options.short)
+    multilabel = [] if options.short else multilabel_rows(options.seed)
     checks = [
         *ece_checks,
+        *(few_check(row, short=options.short) for row in multilabel),
         *(few_check(row, short=options.short) for row in few_errors),
         *(few_check(row, short=options.short) for row in pairs),
         *(Check(f"classwise ECE coverage: {row}", row["coverage"], LOWEST - slack) for row in classwise),
@@ -125,6 +128,7 @@ def main() -> None:
         "accuracy": accuracy,
         "few_errors": few_errors,
         "pairs": pairs,
+        "multilabel": multilabel,
     }
     finish("python -m benchmarks.coverage" + (" --short" if options.short else ""), figures, checks)
 
@@ -177,7 +181,13 @@ def few_errors_and_pairs(seed: int, *, short: bool) -> tuple[list[FewErrorsRow],
     return few_errors, pairs
 
 
-def few_check(row: FewErrorsRow | PairedRow, *, short: bool) -> Check:
+def multilabel_rows(seed: int) -> list[MultilabelRow]:
+    """Every metric of problems with several labels a sample, and every difference of two models."""
+    generator = torch.Generator().manual_seed(seed)
+    return [row for problem in PROBLEMS for row in multilabel_coverage(problem, 400, generator=generator)]
+
+
+def few_check(row: FewErrorsRow | PairedRow | MultilabelRow, *, short: bool) -> Check:
     """At least 93.5%, or what is known; the short run grants three standard errors."""
     least = SHORT.get((row["model"], row["metric"]), LOWEST_OF_FEW)
     slack = 3 * (least * (1 - least) / row["repetitions"]) ** 0.5 if short else 0.0

@@ -21,6 +21,7 @@ LABELS = 6
 NOISE = (0.6, 0.0)
 """Of what the two models see; the second is the one that is measured by itself."""
 POPULATION = 200_000
+DIFFERENCE = ", difference"
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,7 @@ class MultilabelRow(TypedDict):
     width: float
 
 
-def multilabel_coverage(
-    problem: Problem, repetitions: int, *, generator: torch.Generator
-) -> tuple[list[MultilabelRow], list[MultilabelRow]]:
+def multilabel_coverage(problem: Problem, repetitions: int, *, generator: torch.Generator) -> list[MultilabelRow]:
     """A row for each metric of one model, and for each difference of two."""
     population, drawn = draw(problem, POPULATION, generator)
     truth = population_values(problem, population, drawn)
@@ -65,7 +64,7 @@ def multilabel_coverage(
         for name, limits in intervals(evaluated(problem, *draw(problem, problem.samples, generator))).items():
             if name in found:
                 found[name].append(limits)
-    rows = [
+    return [
         MultilabelRow(
             model=problem.name,
             metric=name,
@@ -76,7 +75,6 @@ def multilabel_coverage(
         )
         for name, limits in found.items()
     ]
-    return [row for row in rows if " - " not in row["metric"]], [row for row in rows if " - " in row["metric"]]
 
 
 def draw(problem: Problem, samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -105,7 +103,7 @@ def intervals(evaluation: Evaluation) -> dict[str, tuple[float, float]]:
     own = scores.estimates | scores.misclassification.estimates
     (difference,) = evaluation.comparison.differences
     found = {str(key): (each.low, each.high) for key, each in own.items()}
-    return found | {f"{key} - ": (each.low, each.high) for key, each in difference.estimates.items()}
+    return found | {f"{key}{DIFFERENCE}": (each.low, each.high) for key, each in difference.estimates.items()}
 
 
 def population_values(problem: Problem, known: Tensor, labels: Tensor) -> dict[str, float]:
@@ -121,4 +119,4 @@ def population_values(problem: Problem, known: Tensor, labels: Tensor) -> dict[s
     found = {key: value for key, value in second.items() if not math.isnan(evaluation.models[1][key].low)}
     assert evaluation.comparison is not None
     (difference,) = evaluation.comparison.differences
-    return found | {f"{key} - ": second[key] - first[key] for key in difference.estimates}
+    return found | {f"{key}{DIFFERENCE}": second[key] - first[key] for key in difference.estimates}

@@ -136,7 +136,8 @@ def paired_differences(evaluation: Evaluation, *, key_metrics: bool = False) -> 
                 better, worse = _wins(info, estimate), _wins(info, estimate, loses=True)
                 cells.append(Cell(value_and_interval(info, estimate, signed=True), better, worse=worse))
             rows.append((_title_cell(info), *cells))
-    title = f"Each minus {name_of(models[0])}, paired on {comparison.samples:,} samples ({percent(round(comparison.level, 4))} intervals)"
+    level = percent(round(comparison.level, 4))
+    title = f"Each minus {name_of(models[0])}, paired on {comparison.samples:,} samples ({level} intervals)"
     return Table(title, ("", *(name_of(models[d.second]) for d in chosen)), tuple(rows))
 
 
