@@ -183,8 +183,11 @@ def few_errors_and_pairs(seed: int, *, short: bool) -> tuple[list[FewErrorsRow],
 
 def multilabel_rows(seed: int) -> list[MultilabelRow]:
     """Every metric of problems with several labels a sample, and every difference of two models."""
-    generator = torch.Generator().manual_seed(seed)
-    return [row for problem in PROBLEMS for row in multilabel_coverage(problem, 400, generator=generator)]
+    return [
+        row
+        for problem in PROBLEMS
+        for row in multilabel_coverage(problem, 200, generator=torch.Generator().manual_seed(seed))
+    ]
 
 
 def few_check(row: FewErrorsRow | PairedRow | MultilabelRow, *, short: bool) -> Check:

@@ -36,7 +36,6 @@ class Problem:
 
 PROBLEMS = (
     Problem("300 samples", 300, dependence=1.0, scales=(0.8, 1.3)),
-    Problem("2,000 samples", 2_000, dependence=1.0, scales=(0.8, 1.3)),
     Problem("300 samples, dependent", 300, dependence=2.5, scales=(0.5, 1.0)),
     Problem("300 samples, independent", 300, dependence=0.0, scales=(1.0, 1.5)),
 )
