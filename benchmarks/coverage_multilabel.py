@@ -34,11 +34,7 @@ class Problem:
     scales: tuple[float, float]
 
 
-PROBLEMS = (
-    Problem("300 samples", 300, dependence=1.0, scales=(0.8, 1.3)),
-    Problem("300 samples, dependent", 300, dependence=2.5, scales=(0.5, 1.0)),
-    Problem("300 samples, independent", 300, dependence=0.0, scales=(1.0, 1.5)),
-)
+PROBLEMS = (Problem("six labels", 300, dependence=1.0, scales=(0.8, 1.3)),)
 
 
 class MultilabelRow(TypedDict):
