@@ -32,18 +32,18 @@ def label_weights(labels: Tensor, weights: Tensor) -> Tensor:
 def balanced(labels: Tensor, ids: Tensor, *, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
     """As many positions as there are labels, each class equally often, in a keyed order; and a key for each draw.
 
-    A class with fewer samples than its share comes round again, in another order; one with more is not seen whole. Where
-    the shares are not whole numbers, some classes, others in each epoch, are drawn once more. The key of a sample's first
-    draw is its id; later ones have keys of their own, so that they are augmented in another way.
+    A class with fewer samples than its share comes round again, in another order; one with more is not seen whole.
+    Where shares are not whole numbers, some classes, others in each epoch, are drawn once more. The key of a sample's
+    first draw is its id; later draws have keys of their own, so that they are augmented in another way.
     """
     counts = torch.unique(labels, return_counts=True)[1].tolist()
     share, rest = divmod(len(labels), len(counts))
     once_more = set(permutation(seed, epoch, len(counts), BALANCE)[:rest].tolist())
     positions, keys = [], []
-    for index, own in enumerate(labels.argsort(stable=True).split(counts)):
+    for index, own in enumerate(torch.split(labels.argsort(stable=True), counts)):
         draws = share + (index in once_more)
         rounds = torch.arange(-(-draws // len(own)))[:, None] * _ROUND + ids[own]
-        order = keyed_bits(seed, epoch, rounds, BALANCE).argsort(1, stable=True)
+        order = keyed_bits(seed, epoch, rounds, BALANCE).argsort(dim=1, stable=True)
         positions.append(own[order].flatten()[:draws])
         keys.append(rounds.gather(1, order).flatten()[:draws])
     drawn, key = torch.cat(positions), torch.cat(keys)

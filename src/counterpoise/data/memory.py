@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from counterpoise.data.augment import Augmentation, normalised
 from counterpoise.data.balance import balanced
@@ -116,6 +118,8 @@ class MemoryLoader:
         # Rows of contiguous bytes, which are selected several times faster than by planes.
         self._pixels = self.images.pixels.permute(0, 2, 3, 1).contiguous().to(kept)
         self._labels, self._ids = self.images.labels.to(kept), self.images.ids.to(kept)
+        self._draws: list[_Draw] = []
+        self._transformed: DataLoader[Tensor] | None = None
         return self
 
     def set_epoch(self, epoch: int) -> None:
@@ -192,27 +196,32 @@ class MemoryLoader:
         """Pixels of batches, uint8 `[b, C, H, W]`."""
         if self.transforms is None:
             return (_selected(self._pixels, some) for some in rows)
-        transformed = _Transformed(self._pixels, rows, keys, self.transforms, self.seed, epoch)
-        return in_workers(transformed, workers=self.workers, device=self.device)
+        self._draws[:] = [_Draw(some.numpy(), their.numpy(), epoch) for some, their in zip(rows, keys, strict=True)]
+        if self._transformed is None:
+            dataset = _Transformed(self._pixels, self.transforms, self.seed)
+            self._transformed = in_workers(dataset, indices=self._draws, workers=self.workers, device=self.device)
+        return self._transformed
+
+
+class _Draw(NamedTuple):
+    """A batch to be transformed, as it is sent to a worker: its rows among all images, their keys, and the epoch."""
+
+    rows: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
+    epoch: int
 
 
 @dataclass(frozen=True, eq=False)
 class _Transformed(Dataset[Tensor]):
-    """Batches of transformed images, uint8 `[b, C, H, W]`, from all images, uint8 `[n, H, W, C]`, and rows and keys."""
+    """Transforms of draws from all images, uint8 `[n, H, W, C]`."""
 
     pixels: Tensor
-    rows: Sequence[Tensor]
-    keys: Sequence[Tensor]
     transforms: Transforms
     seed: int
-    epoch: int
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, number: int) -> Tensor:
-        images = _selected(self.pixels, self.rows[number])
-        return self.transforms(images, self.keys[number], seed=self.seed, epoch=self.epoch)
+    def __getitem__(self, draw: _Draw) -> Tensor:
+        images, keys = _selected(self.pixels, torch.from_numpy(draw.rows)), torch.from_numpy(draw.keys)
+        return self.transforms(images, keys, seed=self.seed, epoch=draw.epoch)
 
 
 def _selected(pixels: Tensor, rows: Tensor) -> Tensor:

@@ -15,7 +15,15 @@ from counterpoise.data.decode import decoded_chunk, decoded_images
 from counterpoise.data.images import check_labels, require_labels
 from counterpoise.data.keyed import permutation
 from counterpoise.data.memory import Batch, Position, check_shares, prepared
-from counterpoise.data.row_groups import EpochOrder, ReaderRange, epoch_order, open_split, read_range, reader_ranges
+from counterpoise.data.row_groups import (
+    EpochOrder,
+    ReaderRange,
+    epoch_order,
+    labels_of,
+    open_split,
+    read_range,
+    reader_ranges,
+)
 from counterpoise.data.rows import Chunk, regrouped
 from counterpoise.data.sources import resolve
 from counterpoise.data.transforms import Mixing, Transforms
@@ -205,6 +213,16 @@ def sample_ids(name_or_path: str | Path, split: str, *, root: Path | None = None
     return torch.cat([opened.ids(row_group) for row_group in opened.row_groups])
 
 
+def class_counts(
+    name_or_path: str | Path, split: str, *, ids: Tensor, root: Path | None = None, domain: str | None = None
+) -> Tensor:
+    """How many of some rows each class has, int64 `[K]`; no image is read."""
+    opened = open_split(resolve(name_or_path, root=root), split, domain=domain)
+    labels, classes = labels_of(opened.only(ids)), len(opened.classes)
+    # What is no label of a class is refused with its row, when it is read.
+    return torch.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
+
+
 @dataclass(frozen=True)
 class _Reader(IterableDataset[Pixels]):
     """What one rank reads of an epoch; each worker has a range of it.
@@ -253,7 +271,7 @@ class _Reader(IterableDataset[Pixels]):
         if self.transforms is not None and self.transforms.takes_own_size and self.size is not None:
             # One at a time: they may be photographs of many megabytes.
             stored = decoded_images(chunk, channels=channels, size=None)
-            images = (torch.from_numpy(image).permute(2, 0, 1) for image in stored)
+            images = (torch.tensor(image).permute(2, 0, 1) for image in stored)
             return self.transforms(images, ids, seed=self.seed, epoch=self.epoch)
         pixels = decoded_chunk(chunk, channels=channels, size=self.size, shape=self.shape)
         squares = torch.from_numpy(pixels).permute(0, 3, 1, 2)

@@ -49,7 +49,6 @@ _BUILD: dict[str, Callable[[Any, tuple[int, int]], Any]] = {
 Arguments are torchvision's defaults, but for what has none, and for what suits fine-tuning rather than ImageNet from
 scratch: crop and jitter as in DomainBed (Gulrajani and Lopez-Paz, 2021), erasing a quarter of the time as in DeiT.
 """
-assert tuple(_BUILD) == TRANSFORMS
 
 
 @dataclass(frozen=True)
@@ -90,15 +89,16 @@ class Transforms:
     @cached_property
     def _composed(self) -> Any:
         v2 = require("torchvision.transforms.v2", extra="train", purpose="data.augment")
-        return v2.Compose([_BUILD[name](v2, self.shape[1:]) for name in self.names])
+        _, height, width = self.shape
+        return v2.Compose([_BUILD[name](v2, (height, width)) for name in self.names])
 
 
 @dataclass(frozen=True)
 class Mixing:
     """Mixup and CutMix of a batch with itself, shifted by one; where both are on, one of them by a fair coin.
 
-    Mixup (Zhang et al., 2018) gives `lam x_i + (1 - lam) x_j`, CutMix (Yun et al., 2019) pastes a box of x_j, whose share
-    of the area is `1 - lam`, into x_i. The label is `lam onehot(y_i) + (1 - lam) onehot(y_j)` in either case.
+    Mixup (Zhang et al., 2018) gives `lam x_i + (1 - lam) x_j`, CutMix (Yun et al., 2019) pastes a box of x_j, whose
+    share of the area is `1 - lam`, into x_i. The label is `lam onehot(y_i) + (1 - lam) onehot(y_j)` in either case.
 
     Attributes:
         mixup: a of the distribution Beta(a, a) of lam for mixup; 0 for none.
@@ -110,9 +110,7 @@ class Mixing:
     cutmix: float
     classes: int
 
-    def __call__(
-        self, images: Tensor, labels: Tensor, *, seed: int, epoch: int, number: int
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, images: Tensor, labels: Tensor, *, seed: int, epoch: int, number: int) -> tuple[Tensor, Tensor]:
         """Images `[b, C, H, W]` and labels int64 `[b]` of batch `number`, mixed; labels as float32 `[b, K]`."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(keyed_bits(seed, epoch, torch.tensor(number), MIXING)))

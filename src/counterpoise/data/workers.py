@@ -4,17 +4,26 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 
-def in_workers(dataset: Any, *, workers: int, device: torch.device) -> "DataLoader[Any]":
-    """What a dataset of whole batches gives, in its order, from so many processes; 0 for this one."""
+def in_workers(
+    dataset: Any, *, workers: int, device: torch.device, indices: Sequence[Any] | None = None
+) -> "DataLoader[Any]":
+    """What a dataset of whole batches gives, in its order, from so many processes; 0 for this one.
+
+    With `indices` it gives what the dataset has for each of them, and the processes stay for the next iteration: where
+    none is forked, starting one takes as long as importing torch. Indices may change between iterations.
+    """
     return DataLoader(
         dataset,
         batch_size=None,
+        sampler=indices,
+        persistent_workers=indices is not None and workers > 0,
         num_workers=workers,
         pin_memory=device.type == "cuda",
         generator=torch.Generator(),  # or starting workers would draw from the global one
