@@ -49,7 +49,7 @@ class Ending:
 
 
 def from_scratch() -> dict[str, Recipe]:
-    """Of each method, pipeline and precision five epochs of ten steps, a checkpoint every four steps and every epoch."""
+    """Five epochs of ten steps, and a checkpoint every four steps and every epoch, of each combination."""
     network = Backbone(name="resnet10", width=4)
     return {
         f"{method}, {pipeline}, {precision}": Recipe(
