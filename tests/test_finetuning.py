@@ -1,7 +1,11 @@
 """Fine-tuning through the engine against loops written by hand with timm and torch; early stopping; Ctrl-C."""
 
 import math
+import os
+import shutil
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +19,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, kl_div
 
 from counterpoise.data.memory import MemoryLoader
-from counterpoise.models import Backbone
+from counterpoise.models import Backbone, build_model, normalisation_of
 from counterpoise.recipes.config import Recipe
 from counterpoise.training import RunData, from_images, load_run, resume, train
 from counterpoise.training import run as runs_of_recipes
@@ -226,3 +230,62 @@ def test_ctrl_c_saves_the_step_and_a_second_one_does_not_wait(tmp_path, monkeypa
     assert read_manifest(RunFolder(tmp_path / "told").checkpoints).last.step == 3
     resume(tmp_path / "told", data=small_data(found), page=False)
     assert ending(tmp_path / "told") == ending(tmp_path / "whole")
+
+
+def test_pretrained_weights_come_from_the_hubs_cache_without_a_network(tmp_path):
+    model = timm.create_model(NETWORK)
+    repository = f"models--{model.pretrained_cfg['hf_hub_id'].replace('/', '--')}"
+    snapshot = tmp_path / "hub" / repository / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "hub" / repository / "refs").mkdir()
+    (tmp_path / "hub" / repository / "refs" / "main").write_text("abc")
+    save_file(model.state_dict(), snapshot / "model.safetensors")
+    code = (
+        "from counterpoise.models import Backbone, build_model\n"
+        f"network = Backbone('timm/{NETWORK}', small_images=False, weights='pretrained')\n"
+        "model = build_model(network, classes=3, seed=0, say=print)\n"
+        "print(model.conv_stem.weight.double().sum().item())\n"
+    )
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert found[0].endswith(f"weights of timm's {model.pretrained_cfg['hf_hub_id']}, with a new head of 3 classes")
+    assert float(found[1]) == pytest.approx(model.conv_stem.weight.double().sum().item(), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("weights", "name", "message"),
+    [
+        ("ten", "timm/test_efficientnet_gn", "bn1.running_mean is unexpected; .*and [0-9]+ more"),
+        ("ten", "timm/test_resnet", "do not fit timm/test_resnet: .* is missing; .* is missing; .* is missing; and"),
+        ("nothing.safetensors", f"timm/{NETWORK}", "there are no weights nothing.safetensors"),
+        ("model.pth", f"timm/{NETWORK}", "may hold code, which is not loaded; convert it once"),
+    ],
+)
+def test_weights_that_cannot_be_used_are_refused(file, weights, name, message):
+    network = Backbone(name, small_images=False, weights=str(file) if weights == "ten" else weights)
+    with pytest.raises(ValueError, match=message):
+        build_model(network, classes=3)
+
+
+def test_what_was_exported_to_share_is_fine_tuned_further(tmp_path, file):
+    found = recipe(file, "ce", epochs=1)
+    train(found, tmp_path / "run", data=small_data(found), page=False)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shutil.copy(RunFolder(tmp_path / "run").primary, shared / "model.safetensors")
+    lines = []
+    network = replace(found.primary, weights=str(shared))
+    again = build_model(network, classes=3, say=lines.append)
+    assert lines[0].endswith("its head of 3 classes too")
+    expected = load_run(tmp_path / "run").model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in again.state_dict().items())
+    assert normalisation_of(again) == ((0.4, 0.4, 0.4), (0.3, 0.3, 0.3))
+
+
+def test_pretrained_weights_of_a_network_without_any_are_refused():
+    with pytest.raises(ValueError, match="name a network of timm or torchvision, such as timm/resnet18"):
+        Backbone("resnet18", weights="pretrained")
+    with pytest.raises(ValueError, match=r"--primary\.no-small-images"):
+        Backbone("timm/resnet18", weights="pretrained")
