@@ -154,12 +154,12 @@ def test_export_refuses_a_path_before_it_loads_the_run(tmp_path, monkeypatch, ca
     assert message in err
 
 
-def test_a_name_that_the_encoding_has_not_costs_no_result(folder, tmp_path):
+def test_a_name_that_the_encoding_has_not_costs_no_result(folder, tmp_path, programs):
     path = tmp_path / "模型.parquet"
     source = read_predictions(folder / "honest.parquet")
     write_predictions(path, Predictions.of(logits=source.values, labels=source.labels))  # named by its file
     done = subprocess.run(
-        [sys.executable, "-m", "counterpoise", "evaluate", path, folder / "loud.parquet", "--csv"],
+        [programs / "python", "-m", "counterpoise", "evaluate", path, folder / "loud.parquet", "--csv"],
         env={**os.environ, "PYTHONIOENCODING": "cp1252"}, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -196,9 +196,9 @@ def test_large_files_are_announced_while_their_digests_are_checked(folder, monke
     assert "checking the digests" in err
 
 
-def test_a_reader_that_goes_away_is_no_error(folder):
+def test_a_reader_that_goes_away_is_no_error(folder, programs):
     files = " ".join([str(folder / "honest.parquet")] * 4)  # more output than a pipe holds, so that it must be read
-    command = f"{sys.executable} -m counterpoise.cli evaluate {files} --json | head -c 10"
+    command = f"{programs / 'python'} -m counterpoise.cli evaluate {files} --json | head -c 10"
     done = subprocess.run(  # noqa: S602
         f"set -o pipefail; {command}", shell=True, executable="bash", capture_output=True, text=True, check=False
     )

@@ -12,7 +12,6 @@ from counterpoise_study import cli as study_cli
 from tools import architecture, documentation
 from tools.markdown import section_of
 from tools.transcript import blocks_of, follow
-from warm import warm_programs
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -32,12 +31,6 @@ SMALLER = {
     },
 }
 """Passages that take long, and what is run in their place; `.ci/long` runs these pages to the letter."""
-
-
-@pytest.fixture(scope="module")
-def programs():
-    with warm_programs() as folder:
-        yield folder
 
 
 # The README's blocks are run in an environment of their own, from the built wheel: `.ci/run`.
