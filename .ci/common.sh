@@ -40,3 +40,19 @@ install() {
   python -m compileall -q src study/src tests study/tests benchmarks tools # many short processes read them; none may write here
   "$base" -m uv pip check --python "$work/venv" # it has every extra
 }
+
+# One process imports the engine for all that is started later (tests/warm.py), in the background.
+warm() {
+  export COUNTERPOISE_WARM=$work/warm
+  mkdir "$COUNTERPOISE_WARM"
+  # It ends when its standard input does.
+  sleep infinity | python tests/warm.py "$COUNTERPOISE_WARM" >"$work/warm-said" &
+  server=$!
+}
+
+warm_is_ready() {
+  until [[ -s $work/warm-said ]]; do
+    kill -0 "$server"
+    sleep 0.2
+  done
+}
