@@ -71,3 +71,11 @@ def programs() -> Iterator[Path]:
     """A folder with `python`, `counterpoise` and `counterpoise-study` that start with the engine imported."""
     with warm_programs() as folder:
         yield folder
+
+
+@pytest.fixture(scope="module")
+def few_resamples() -> Iterator[None]:
+    """For modules of tests to which the bootstrap's resamples, most of the time of an evaluation, do not matter."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("counterpoise.functional.intervals.BOOTSTRAP_RESAMPLES", 50)
+        yield

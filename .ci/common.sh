@@ -9,6 +9,8 @@ export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 COUNTERPOISE_TEST_THREADS=1
 export PYTHONDONTWRITEBYTECODE=1 GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-lo}"
 # The few kernels that tests compile need no processes of their own that import torch, and no precompiled headers.
 export TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0
+# Nor programs that are compiled only to see what this processor can, which its description says.
+export TORCHINDUCTOR_VEC_ISA_OK=1
 
 base=$(command -v python3) # before an environment is active
 work=$(mktemp -d)

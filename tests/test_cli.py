@@ -20,6 +20,8 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import Header, Predictions, read_predictions, write_predictions
 from counterpoise.recipes.config import Recipe
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

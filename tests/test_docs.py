@@ -9,6 +9,7 @@ import torch
 
 from counterpoise import cli
 from counterpoise_study import cli as study_cli
+from counterpoise_study.studies import STUDIES
 from tools import architecture, documentation
 from tools.markdown import section_of
 from tools.transcript import blocks_of, follow
@@ -132,5 +133,8 @@ def test_no_file_is_longer_than_400_lines():
 
 def test_the_plan_in_the_documentation_is_that_of_the_studies():
     page = (ROOT / "docs" / "benchmark.md").read_text()
-    assert section_of(page, "plan").strip() == documentation.paper_plan()
+    plan = documentation.paper_plan()
+    assert section_of(page, "plan").strip() == plan
+    assert max(map(len, plan.splitlines())) <= 100
+    assert [line.split()[0] for line in plan.splitlines()[4 : 4 + len(STUDIES)]] == list(STUDIES)
     assert f"--device-flops {documentation.PLANNED_FLOPS:g}".replace("+", "") in page

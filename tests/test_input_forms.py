@@ -10,6 +10,8 @@ import pytest
 from counterpoise.cli import main
 from input_forms import Form, write_forms
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 @pytest.fixture(scope="module")
 def forms(tmp_path_factory):

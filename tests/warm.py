@@ -204,7 +204,7 @@ def run_python() -> None:
         sys.argv = ["-c", *arguments[2:]]
         code = compile(arguments[1], "<string>", "exec")
     else:
-        main.__file__ = kind
+        main.__file__ = str(Path(kind).absolute())
         sys.path.insert(0, str(Path(kind).resolve().parent))
         sys.argv = arguments
         code = compile(Path(kind).read_bytes(), kind, "exec")
