@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from counterpoise._choices import EXTRA_CORRUPTIONS, SEVERITIES, STANDARD_CORRUPTIONS
+from counterpoise._choices import EXTRA_CORRUPTIONS, SEVERITIES, STANDARD_CORRUPTIONS, TRANSFORMS
 from counterpoise._documents import from_document, to_document
 from counterpoise.models import Backbone
 from counterpoise.recipes.checks import negative, not_between_0_and_1, not_positive, refuse
@@ -49,13 +49,21 @@ class DataOptions:
     pipeline: Literal["memory", "stream"] = "memory"
     """All images in memory as one tensor, augmented on the device; or streamed from disk or the hub by workers."""
     workers: int = 2
-    """Processes that read and decode a stream."""
+    """Processes that read and decode a stream, or apply `augment` to images in memory."""
     window: int = 2000
     """Consecutive images of a stream that are shuffled together."""
     padding: int = 4
     """Pixels of padding around an image before the random crop; 0 for no crop."""
     flip: bool = True
     """Mirror every other image, by chance."""
+    augment: tuple[str, ...] = ()
+    """Transforms of torchvision by name, in order, such as RandomResizedCrop RandAugment; replace padding and flip."""
+    mixup: float = 0.0
+    """Mix each image with another: a of Beta(a, a), such as 0.2; 0 for none. With `cutmix`, either by chance."""
+    cutmix: float = 0.0
+    """Paste a part of another image into each: a of Beta(a, a), such as 1; 0 for none."""
+    balance: Literal["none", "weights", "sampler"] = "none"
+    """Of unequal classes, weigh rare ones more in the loss, or draw all equally often."""
     limit: int | None = None
     """Use only the first N training images, for a trial."""
     spread: bool = False
@@ -65,26 +73,45 @@ class DataOptions:
 
     def __post_init__(self) -> None:
         sizes = {"window": self.window, "limit": self.limit, "size": self.size, "validation": self.validation}
-        refuse(
-            not_positive({f"data.{name}": value for name, value in sizes.items()})
-            + negative({"data.workers": self.workers, "data.padding": self.padding})
-        )
+        others = {"workers": self.workers, "padding": self.padding, "mixup": self.mixup, "cutmix": self.cutmix}
+        problems = not_positive({f"data.{name}": value for name, value in sizes.items()})
+        problems += negative({f"data.{name}": value for name, value in others.items()})
+        if unknown := [name for name in self.augment if name not in TRANSFORMS]:
+            problems.append(f"data.augment: there is no {', '.join(unknown)}; there are {', '.join(TRANSFORMS)}")
+        if self.balance == "sampler" and self.pipeline == "stream":
+            problems.append("data.balance sampler needs data.pipeline memory; a stream takes data.balance weights")
+        refuse(problems)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether images are mixed, and have soft labels."""
+        return bool(self.mixup or self.cutmix)
 
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """SGD, and how its learning rate changes."""
+    """The optimizer, and how its learning rate changes."""
 
+    name: str = "sgd"
+    """sgd, adamw, or any optimizer of timm by its name there, such as lamb or nadamw."""
     lr: float = 0.1
     """Learning rate of the primary, and of every model of deep mutual learning."""
     auxiliary_lr: float = 0.01
     """Learning rate of the auxiliaries, which never decays."""
+    auxiliary_factor: float | None = None
+    """Learning rate of the auxiliaries as a factor of the primary's, which it then follows; None for auxiliary_lr."""
+    layer_decay: float = 1.0
+    """Factor from the learning rate of one layer to that of the layer before it; 1 for one rate in all layers."""
+    frozen_epochs: int = 0
+    """Epochs at the start in which networks with weights that are not random train their head alone."""
     momentum: float = 0.9
-    """Momentum."""
+    """Momentum, of SGD and of those optimizers of timm that have it."""
     nesterov: bool = False
-    """Nesterov's form of momentum."""
+    """Nesterov's form of momentum, of SGD."""
     weight_decay: float = 5e-4
     """Weight decay."""
+    decay_norms: bool = True
+    """Let weight decay act on norms and biases too."""
     schedule: Literal["step", "cosine"] = "step"
     """How `lr` decays: by steps at the milestones, or along half a cosine to zero."""
     milestones: tuple[int, ...] = (150, 200, 250, 300)
@@ -104,7 +131,11 @@ class OptimizerOptions:
             "optimizer.warmup": self.warmup,
             "optimizer.decay": self.decay,
         }
+        rates |= {"optimizer.auxiliary_factor": self.auxiliary_factor, "optimizer.layer_decay": self.layer_decay}
+        others["optimizer.frozen_epochs"] = self.frozen_epochs
         problems = not_positive(rates) + negative(others)
+        if self.layer_decay > 1:
+            problems.append(f"optimizer.layer_decay must be at most 1, got {self.layer_decay}")
         if self.nesterov and not self.momentum:
             problems.append("optimizer.nesterov needs optimizer.momentum, which is 0")
         if sorted({0, *self.milestones}) != [0, *self.milestones]:
@@ -222,6 +253,8 @@ class Recipe:
     """Passes over the training images."""
     batch: int = 100
     """Images in a step, over all devices."""
+    patience: int | None = None
+    """Stop after so many epochs without a lower validation NLL, and ship the best epoch; None to ship the last."""
     seed: int = 0
     """Decides the split, the initial weights, the order of images and their augmentation."""
     initial_weights: InitialWeights = field(default="by-seed", metadata=first_value("by-count"))
@@ -234,15 +267,27 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", operator.index(self.seed))  # of NumPy's integers, a plain one
-        problems = not_positive({"epochs": self.epochs, "batch": self.batch}) + negative({"seed": self.seed})
+        problems = not_positive({"epochs": self.epochs, "batch": self.batch, "patience": self.patience}) + negative(
+            {"seed": self.seed}
+        )
         if self.seed > LARGEST_SEED:
             problems.append(f"seed must be at most {LARGEST_SEED:,}, got {self.seed}")
         if self.batch % (devices := self.engine.devices * self.engine.nodes):
             problems.append(f"batch {self.batch} cannot be divided between {devices} devices")
+        if self.optimizer.frozen_epochs >= self.epochs:
+            problems.append(f"optimizer.frozen_epochs must be below epochs, {self.epochs}")
         # A record may be read where its method, somebody's own, is not known: training asks for it by name.
         method = METHODS.get(self.method)
         if method is not None and method.prunes and self.data.pipeline == "stream":
             problems.append(f"{self.method} prunes its samples, which needs data.pipeline memory")
+        if method is not None and method.prunes and self.data.balance == "sampler":
+            problems.append(f"{self.method} prunes its samples, which leaves no choice to data.balance sampler")
+        if method is not None and not method.soft_labels and self.data.mixes:
+            able = ", ".join(name for name, other in METHODS.items() if other.soft_labels)
+            problems.append(
+                f"{self.method} needs one class for each image, which data.mixup and data.cutmix do not leave; methods "
+                f"that take mixed images are {able}"
+            )
         refuse(problems)
         if method is not None:
             method.choice(self.hyper)

@@ -11,11 +11,14 @@ from torch import Tensor
 
 from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
+from counterpoise.data.balance import class_weights
 from counterpoise.data.images import Images, hold_out, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.data.rows import UNLABELLED, first_difference, read_rows
 from counterpoise.data.sources import ood_split, resolve
-from counterpoise.data.stream import StreamLoader, sample_ids
+from counterpoise.data.stream import StreamLoader, class_counts, sample_ids
+from counterpoise.data.transforms import Mixing, Transforms
+from counterpoise.models.weights import expected_normalisation
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
 
@@ -30,6 +33,7 @@ class RunData:
         training: makes the loader of one rank from `seed`, `rank` and `world`; the seed decides order and augmentation.
         validation: held-out images.
         validation_rows: their row numbers in the training split, or None where they are not a part of it.
+        class_weights: of the training loss, float32 `[K]`; None where all samples weigh alike.
         test: the test images.
         ood: other images by name.
     """
@@ -37,6 +41,7 @@ class RunData:
     training: Callable[[int, int, int], Loader]
     validation: Images
     validation_rows: Tensor | None = None
+    class_weights: Tensor | None = None
     test: Callable[[], Images] | None = None
     ood: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
 
@@ -61,10 +66,13 @@ def from_images(
     ood: Mapping[str, Callable[[], Images]] | None = None,
 ) -> RunData:
     """Training images in memory, of which some are held out."""
+    images = normalised_for(recipe, images)
     require_labels(images.labels, images.ids, where=[images.name] * len(images))
     kept, rows = hold_out(len(images), size=recipe.data.validation, seed=recipe.seed)
     _require_steps(recipe, len(kept))
     training = images.take(kept)
+    transforms, mixing = _transforms(recipe, training), _mixing(recipe, training)
+    counts = torch.bincount(training.labels, minlength=len(training.classes))
     return RunData(
         training=lambda seed, rank, world: MemoryLoader(
             training,
@@ -75,9 +83,14 @@ def from_images(
             drop_last=True,
             rank=rank,
             world=world,
+            transforms=transforms,
+            workers=recipe.data.workers,
+            mixing=mixing,
+            balance=recipe.data.balance == "sampler",
         ),
         validation=images.take(rows),
         validation_rows=images.ids[rows],
+        class_weights=class_weights(counts) if recipe.data.balance == "weights" else None,
         test=test,
         ood=ood or {},
     )
@@ -92,8 +105,13 @@ def _streamed(
     limited = _limited(ids, options.limit, spread=options.spread)
     kept, rows = hold_out(len(limited), size=options.validation, seed=recipe.seed)
     _require_steps(recipe, len(kept))
-    validation = _stored_images(options, "train", root=root, ids=limited[rows], limit=None)
+    stored = _stored_images(options, "train", root=root, ids=limited[rows], limit=None)
+    validation = normalised_for(recipe, stored)
     require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
+    transforms, mixing, weights = _transforms(recipe, validation), _mixing(recipe, validation), None
+    if options.balance == "weights":
+        counts = class_counts(options.name, "train", ids=limited[kept], root=root, domain=options.domain)
+        weights = class_weights(counts)
     return RunData(
         training=lambda seed, rank, world: StreamLoader(
             options.name,
@@ -110,11 +128,16 @@ def _streamed(
             domain=options.domain,
             size=options.size,
             labelled=True,
+            mean=validation.mean,
+            std=validation.std,
             rank=rank,
             world=world,
+            transforms=transforms,
+            mixing=mixing,
         ),
         validation=validation,
         validation_rows=limited[rows],
+        class_weights=weights,
         test=test,
         ood=ood,
     )
@@ -130,6 +153,12 @@ def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) 
         raise ValueError(f"the test images of {test.name} have no labels, so that nothing could be measured on them")
     for name in recipe.evaluation.ood:
         require_same_kind(_ood_images(recipe, name, root=root, limit=1), shape=shape, classes=None)
+
+
+def normalised_for(recipe: Recipe, images: Images) -> Images:
+    """The images with the normalisation that the primary's weights expect, where they are not random."""
+    expected = expected_normalisation(recipe.primary, channels=images.pixels.shape[1])
+    return images if expected is None else replace(images, mean=expected.mean, std=expected.std)
 
 
 def _has_labels(images: Images) -> bool:
@@ -213,9 +242,20 @@ def _require_steps(recipe: Recipe, rows: int) -> None:
         )
 
 
-def augmentation(recipe: Recipe, images: Images) -> Augmentation:
-    """Random crops and flips, where the recipe and the data set agree to flips."""
+def augmentation(recipe: Recipe, images: Images) -> Augmentation | None:
+    """Random crops and flips, where the recipe and the data set agree to flips; none where it names transforms."""
+    if recipe.data.augment:
+        return None
     return Augmentation(padding=recipe.data.padding, flip=recipe.data.flip and images.flip)
+
+
+def _transforms(recipe: Recipe, images: Images) -> Transforms | None:
+    return Transforms(recipe.data.augment, tuple(images.pixels.shape[1:])) if recipe.data.augment else None
+
+
+def _mixing(recipe: Recipe, images: Images) -> Mixing | None:
+    options = recipe.data
+    return Mixing(options.mixup, options.cutmix, len(images.classes)) if options.mixes else None
 
 
 def keep_split(path: Path, validation_rows: Tensor) -> None:
