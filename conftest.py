@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +10,14 @@ import torch
 from filelock import FileLock
 from hypothesis import settings
 
+from warm import warm_programs
+
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("default")
 
-# One server for all tests of a process: to import the engine takes ten seconds.
+# One server for all tests of a process, and of all processes in CI: to import the engine takes ten seconds.
+if "COUNTERPOISE_WARM" in os.environ:
+    multiprocessing.set_executable(f"{os.environ['COUNTERPOISE_WARM']}/python")
 multiprocessing.get_context("forkserver").set_forkserver_preload(
     ["counterpoise.training.tuning", "counterpoise_study.grid"]
 )
@@ -60,3 +64,18 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
         return folder
 
     return made
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Path]:
+    """A folder with `python`, `counterpoise` and `counterpoise-study` that start with the engine imported."""
+    with warm_programs() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def few_resamples() -> Iterator[None]:
+    """For modules of tests to which the bootstrap's resamples, most of the time of an evaluation, do not matter."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("counterpoise.functional.intervals.BOOTSTRAP_RESAMPLES", 50)
+        yield

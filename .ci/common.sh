@@ -9,6 +9,8 @@ export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 COUNTERPOISE_TEST_THREADS=1
 export PYTHONDONTWRITEBYTECODE=1 GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-lo}"
 # The few kernels that tests compile need no processes of their own that import torch, and no precompiled headers.
 export TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0
+# Nor programs that are compiled only to see what this processor can, which its description says.
+export TORCHINDUCTOR_VEC_ISA_OK=1
 
 base=$(command -v python3) # before an environment is active
 work=$(mktemp -d)
@@ -39,4 +41,20 @@ install() {
   "$base" -m uv pip install --quiet --python "$work/venv" --no-deps --no-build-isolation --editable . --editable study
   python -m compileall -q src study/src tests study/tests benchmarks tools # many short processes read them; none may write here
   "$base" -m uv pip check --python "$work/venv" # it has every extra
+}
+
+# One process imports the engine for all that is started later (tests/warm.py), in the background.
+warm() {
+  export COUNTERPOISE_WARM=$work/warm
+  mkdir "$COUNTERPOISE_WARM"
+  # It ends when its standard input does.
+  sleep infinity | python tests/warm.py "$COUNTERPOISE_WARM" >"$work/warm-said" &
+  server=$!
+}
+
+warm_is_ready() {
+  until [[ -s $work/warm-said ]]; do
+    kill -0 "$server"
+    sleep 0.2
+  done
 }

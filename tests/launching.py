@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,13 +12,13 @@ LIMIT = 240
 """Seconds after which a program is taken to hang."""
 
 
-def run_python(*arguments: str | Path, env: Mapping[str, str], launcher: Sequence[str] = ()) -> str:
-    """What a Python program printed that ended well.
+def run_python(python: Path, *arguments: str | Path, env: Mapping[str, str], launcher: Sequence[str] = ()) -> str:
+    """What a program of this interpreter printed that ended well.
 
     One that does not end is killed with its children, which would hold the pipes open.
     """
     process = subprocess.Popen(
-        [sys.executable, *launcher, *arguments],
+        [python, *launcher, *arguments],
         env=os.environ | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import pytest
 from torch import Tensor
 
 import oracles
@@ -60,3 +61,6 @@ LOSSES: dict[str, LossRow] = {
         soft_labels=False,
     ),
 }
+
+GRADIENTS = [(2, False), (3, False), (10, False), (100, True), pytest.param(100, False, marks=pytest.mark.long)]
+"""Classes, and whether gradients are compared along a random direction instead of one logit after another."""

@@ -20,6 +20,8 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import Header, Predictions, read_predictions, write_predictions
 from counterpoise.recipes.config import Recipe
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -97,35 +99,35 @@ def test_report_and_figures(folder, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("expected", "arguments", "message"),
     [
-        (["missing.parquet"], "missing.parquet"),
-        (["broken.parquet"], "broken.parquet: "),
-        (["notes.txt"], "told by the suffix"),
-        (["honest.parquet", "--bins", "0"], "bins must be a whole number of at least 1"),
-        (["honest.parquet", "--risk", "2"], "--risk must lie between 0 and 1"),
-        (["honest.parquet", "--level", "1"], "level must lie between 0 and 1"),
-        (["honest.parquet", "--score", "magic"], "magic"),
-        (["honest.parquet", "--json", "--csv"], "choose one of"),
-        (["honest.parquet", "loud.parquet", "--ood", "honest_ood.parquet"], "2 models and 1 files"),
-        ([], "at least one file"),
-        (["honest.parquet", "--html", "no/such/folder/report.html"], "no/such/folder"),
-        (["honest.parquet", "--html", "run"], "--html run is a folder: name a file in it"),
-        (["honest.parquet", "--html", "./honest.parquet"], "is a file of predictions, which would be overwritten"),
-        (["honest.parquet", "--figures", "notes.txt"], "notes.txt is a file, name a folder"),
-        (["honest.parquet", "--figures", "notes.txt/below"], "notes.txt is a file, name a folder"),
-        (["honest.parquet", "--bins", "100000000000"], "--bins must be at most 10,000"),
-        (["run"], "run: this folder holds no file of predictions (.parquet, .csv, "),
+        (1, ["missing.parquet"], "missing.parquet"),
+        (1, ["broken.parquet"], "broken.parquet: "),
+        (1, ["notes.txt"], "told by the suffix"),
+        (2, ["honest.parquet", "--bins", "0"], "bins must be a whole number of at least 1"),
+        (2, ["honest.parquet", "--risk", "2"], "--risk must lie between 0 and 1"),
+        (2, ["honest.parquet", "--level", "1"], "level must lie between 0 and 1"),
+        (2, ["honest.parquet", "--score", "magic"], "magic"),
+        (2, ["honest.parquet", "--json", "--csv"], "choose one of"),
+        (1, ["honest.parquet", "loud.parquet", "--ood", "honest_ood.parquet"], "2 models and 1 files"),
+        (2, [], "at least one file"),
+        (1, ["honest.parquet", "--html", "no/such/folder/report.html"], "no/such/folder"),
+        (1, ["honest.parquet", "--html", "run"], "--html run is a folder: name a file in it"),
+        (1, ["honest.parquet", "--html", "./honest.parquet"], "is a file of predictions, which would be overwritten"),
+        (1, ["honest.parquet", "--figures", "notes.txt"], "notes.txt is a file, name a folder"),
+        (1, ["honest.parquet", "--figures", "notes.txt/below"], "notes.txt is a file, name a folder"),
+        (2, ["honest.parquet", "--bins", "100000000000"], "--bins must be at most 10,000"),
+        (1, ["run"], "run: this folder holds no file of predictions (.parquet, .csv, "),
     ],
 )
-def test_errors_are_one_line_and_exit_with_1(folder, monkeypatch, capsys, arguments, message):
+def test_errors_are_one_line(folder, monkeypatch, capsys, expected, arguments, message):
     (folder / "broken.parquet").write_bytes(b"PAR1 and nothing else")
     (folder / "notes.txt").write_text("hello")
     (folder / "run" / "predictions").mkdir(parents=True, exist_ok=True)
     (folder / "run" / "predictions" / "test.parquet").touch()
     monkeypatch.chdir(folder)
     code, out, err = run(monkeypatch, capsys, "evaluate", *arguments)
-    assert code == 1
+    assert code == expected
     assert out == ""
     lines = [line for line in err.splitlines() if not line.startswith("counterpoise: note:")]
     assert len(lines) == 1
@@ -134,7 +136,7 @@ def test_errors_are_one_line_and_exit_with_1(folder, monkeypatch, capsys, argume
 
 def test_the_old_command_of_the_benchmark_names_the_new_one(monkeypatch, capsys):
     code, _, err = run(monkeypatch, capsys, "bench", "run", "cifar10")
-    assert code == 1
+    assert code == 2
     assert "`counterpoise-study`" in err
 
 
@@ -154,12 +156,12 @@ def test_export_refuses_a_path_before_it_loads_the_run(tmp_path, monkeypatch, ca
     assert message in err
 
 
-def test_a_name_that_the_encoding_has_not_costs_no_result(folder, tmp_path):
+def test_a_name_that_the_encoding_has_not_costs_no_result(folder, tmp_path, programs):
     path = tmp_path / "模型.parquet"
     source = read_predictions(folder / "honest.parquet")
     write_predictions(path, Predictions.of(logits=source.values, labels=source.labels))  # named by its file
     done = subprocess.run(
-        [sys.executable, "-m", "counterpoise", "evaluate", path, folder / "loud.parquet", "--csv"],
+        [programs / "python", "-m", "counterpoise", "evaluate", path, folder / "loud.parquet", "--csv"],
         env={**os.environ, "PYTHONIOENCODING": "cp1252"}, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -196,9 +198,9 @@ def test_large_files_are_announced_while_their_digests_are_checked(folder, monke
     assert "checking the digests" in err
 
 
-def test_a_reader_that_goes_away_is_no_error(folder):
+def test_a_reader_that_goes_away_is_no_error(folder, programs):
     files = " ".join([str(folder / "honest.parquet")] * 4)  # more output than a pipe holds, so that it must be read
-    command = f"{sys.executable} -m counterpoise.cli evaluate {files} --json | head -c 10"
+    command = f"{programs / 'python'} -m counterpoise.cli evaluate {files} --json | head -c 10"
     done = subprocess.run(  # noqa: S602
         f"set -o pipefail; {command}", shell=True, executable="bash", capture_output=True, text=True, check=False
     )
@@ -224,14 +226,14 @@ def test_other_commands_need_none_of_the_report_s_libraries():
 def test_a_recipe_after_its_options_is_refused(monkeypatch, capsys, command, arguments):
     """The options would have had the defaults of no recipe."""
     code, _, error = run(monkeypatch, capsys, command, *arguments)
-    assert code == 1
+    assert code == 2
     assert f"the recipe comes first: counterpoise {command} RECIPE {arguments[0]}" in error
     assert run(monkeypatch, capsys, command, "--help")[0] == 0
 
 
 def test_a_search_with_an_unknown_method_is_one_line(monkeypatch, capsys):
     code, _, error = run(monkeypatch, capsys, "tune", "digits", "--method", "focal")
-    assert (code, error.count("\n")) == (1, 1)
+    assert (code, error.count("\n")) == (2, 1)
     assert "there is no method 'focal'" in error
 
 

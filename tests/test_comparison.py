@@ -20,6 +20,8 @@ from counterpoise.predictions import (
 )
 from counterpoise.scoring import score_files
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 K = 5
 
 
@@ -56,8 +58,8 @@ def test_standard_errors_are_those_of_the_mean_difference():
     ("sharper", "repetitions", "fewest"),
     [
         # With a coverage of 95%, fewer hits than these have a probability below 1 in 1,000.
-        (1.0, 20, 15),
-        (1.4, 20, 15),
+        (1.0, 8, 5),
+        (1.4, 8, 5),
         pytest.param(1.0, 400, 365, marks=pytest.mark.long),
         pytest.param(1.4, 400, 365, marks=pytest.mark.long),
     ],

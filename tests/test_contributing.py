@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -26,7 +25,17 @@ def append_to_table(path: Path, table: str, line: str, imported_from: str) -> No
     path.write_text(text.replace(f"from {imported_from} import (", f"from {imported_from} import (\n    poly1,"))
 
 
-def test_three_edits_add_a_loss(tmp_path):
+IN_THE_COPY = """
+import runpy, sys
+
+for name in [name for name in sys.modules if name.partition(".")[0] == "counterpoise"]:
+    del sys.modules[name]
+sys.path.insert(0, "src")
+runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_three_edits_add_a_loss(tmp_path, programs):
     for folder in ("src", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -36,9 +45,9 @@ def test_three_edits_add_a_loss(tmp_path):
     functional = "counterpoise.functional.losses"
     append_to_table(tmp_path / "src/counterpoise/recipes/methods.py", "METHODS", method, functional)
     append_to_table(tmp_path / "tests/loss_table.py", "LOSSES", row, functional)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "poly1"]
+    command = [programs / "python", "-c", IN_THE_COPY, "-q", "-p", "no:cacheprovider", "-k", "poly1"]
     command += ["tests/test_losses.py", "tests/test_objectives.py", "src/counterpoise/functional/losses.py"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # what is imported there cannot become a plugin
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     # Definition, gradients at four K, contract, compilation in two dtypes, soft labels, weights, ...; method; doctest.

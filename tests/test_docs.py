@@ -9,10 +9,10 @@ import torch
 
 from counterpoise import cli
 from counterpoise_study import cli as study_cli
+from counterpoise_study.studies import STUDIES
 from tools import architecture, documentation
 from tools.markdown import section_of
 from tools.transcript import blocks_of, follow
-from warm import warm_programs
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -32,12 +32,6 @@ SMALLER = {
     },
 }
 """Passages that take long, and what is run in their place; `.ci/long` runs these pages to the letter."""
-
-
-@pytest.fixture(scope="module")
-def programs():
-    with warm_programs() as folder:
-        yield folder
 
 
 # The README's blocks are run in an environment of their own, from the built wheel: `.ci/run`.
@@ -139,5 +133,8 @@ def test_no_file_is_longer_than_400_lines():
 
 def test_the_plan_in_the_documentation_is_that_of_the_studies():
     page = (ROOT / "docs" / "benchmark.md").read_text()
-    assert section_of(page, "plan").strip() == documentation.paper_plan()
+    plan = documentation.paper_plan()
+    assert section_of(page, "plan").strip() == plan
+    assert max(map(len, plan.splitlines())) <= 100
+    assert [line.split()[0] for line in plan.splitlines()[4 : 4 + len(STUDIES)]] == list(STUDIES)
     assert f"--device-flops {documentation.PLANNED_FLOPS:g}".replace("+", "") in page

@@ -300,8 +300,9 @@ class TestProcessesOfTheirOwn:
         assert finding.passed is same
         assert ("--engine.devices" in asked) is (check is commands.several_ranks)
 
-    def test_of_two_ranks_take_the_steps_of_one(self):
+    def test_of_two_ranks_take_the_steps_of_one(self, monkeypatch, programs):
         """The real thing: the recipe as the command line has it, and as this process trains it, are one."""
+        monkeypatch.setattr(sys, "executable", str(programs / "python"))
         finding = commands.several_ranks(a_bench())
         assert finding.passed, finding
         assert finding.measured < commands.DISTRIBUTED_LIMIT

@@ -14,7 +14,7 @@ from launching import run_python, torchrun
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
-def test_the_group_of_the_ddp_example_outlives_the_model_and_ends_its_threads():
+def test_the_group_of_the_ddp_example_outlives_the_model_and_ends_its_threads(programs):
     """A thread of Gloo that runs while the interpreter ends may abort it; a model that ends the group may hang."""
     code = """
 import group_ends, torchrun_ddp
@@ -26,7 +26,7 @@ print("threads", *group_ends.group_threads())
 """
     path = f"{EXAMPLES}:{Path(__file__).parent}"
     one = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0", "PYTHONPATH": path}
-    printed = run_python("-c", code, env=one)
+    printed = run_python(programs / "python", "-c", code, env=one)
     assert "accuracy" in printed
     assert "models 0" in printed
     assert "gloo" not in printed
@@ -68,7 +68,7 @@ def test_the_text_classifier_learns(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["torchrun_ddp", "torchrun_fsdp2"])
-def test_two_processes_give_the_losses_of_one_on_the_whole_batch(name):
+def test_two_processes_give_the_losses_of_one_on_the_whole_batch(name, programs):
     module = example(name)
     torch.manual_seed(0)
     dataset = TensorDataset(*module.clusters(1024))
@@ -87,7 +87,7 @@ def test_two_processes_give_the_losses_of_one_on_the_whole_batch(name):
             expected.append(loss.item())
     accuracy = (objective.primary(dataset.tensors[0]).argmax(-1) == dataset.tensors[1]).float().mean().item()
 
-    printed = run_python(EXAMPLES / f"{name}.py", env=ONE_THREAD, launcher=torchrun(2))
+    printed = run_python(programs / "python", EXAMPLES / f"{name}.py", env=ONE_THREAD, launcher=torchrun(2))
     losses = [float(value) for value in re.findall(r"loss (\S+)", printed)]
     assert losses == pytest.approx(expected, abs=1e-5)
     assert accuracy > 0.9
@@ -118,10 +118,12 @@ for prepared, linked in ((False, True), (True, True), (True, False)):
 """
 
 
-def test_a_prepared_scheduler_steps_once_for_each_process(tmp_path):
+def test_a_prepared_scheduler_steps_once_for_each_process(tmp_path, programs):
     script = tmp_path / "schedulers.py"
     script.write_text(SCHEDULERS)
-    printed = run_python(script, EXAMPLES / "accelerate_loop.py", env=ONE_THREAD, launcher=torchrun(2))
+    printed = run_python(
+        programs / "python", script, EXAMPLES / "accelerate_loop.py", env=ONE_THREAD, launcher=torchrun(2)
+    )
     three_steps, six_steps = "0.125 0.01", "0.015625 0.01"
     assert re.findall("2 processes: (.*)", printed) == [three_steps, six_steps, three_steps]
     assert "learning rates 0.010 and 0.010" in printed

@@ -16,6 +16,8 @@ from counterpoise.metrics import KEY_INFO, Key, ScoreState
 from counterpoise.predictions import PredictionFileError, Predictions, write_predictions
 from counterpoise.scoring import score_files
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 @pytest.fixture(scope="module")
 def case():

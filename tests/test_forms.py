@@ -307,11 +307,11 @@ def pooled(probabilities, labels):
     return headline
 
 
-def test_pooled_intervals_cover_though_the_labels_of_a_sample_are_dependent():
-    """Nominal 95% intervals of 100 sets with 8 correlated labels: chance leaves at least 90% of them, and independence fewer."""
-    rng, runs, covered, naive = (
+@pytest.mark.parametrize(("runs", "least"), [(30, 0.85), pytest.param(100, 0.9, marks=pytest.mark.long)])
+def test_pooled_intervals_cover_though_the_labels_of_a_sample_are_dependent(runs, least):
+    """Nominal 95% intervals of sets with 8 correlated labels: chance leaves most of them, and independence fewer."""
+    rng, covered, naive = (
         np.random.default_rng(1),
-        100,
         dict.fromkeys((Key.ACCURACY, Key.MEAN_GAP, Key.ECE), 0),
         0,
     )
@@ -329,7 +329,7 @@ def test_pooled_intervals_cover_though_the_labels_of_a_sample_are_dependent():
             covered[key] += low <= value <= high
         low, high = wilson_interval(accuracy * labels.size, labels.size)
         naive += low <= truth[Key.ACCURACY] <= high
-    assert min(covered.values()) >= 0.9 * runs, covered
+    assert min(covered.values()) >= least * runs, covered
     assert naive < 0.85 * runs
 
 

@@ -16,9 +16,9 @@ from runs import ending
 SCRIPT = Path(parallel_run.__file__)
 
 
-def run(folder, *runs: str, launcher: tuple[str, ...] = ()) -> None:
+def run(python, folder, *runs: str, launcher: tuple[str, ...] = ()) -> None:
     environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    run_python(SCRIPT, folder, "2", *runs, env=environment, launcher=launcher)
+    run_python(python, SCRIPT, folder, "2", *runs, env=environment, launcher=launcher)
 
 
 def rows(folder) -> list[dict[str, str]]:
@@ -38,11 +38,12 @@ def alone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def by_lightning(made_once):
+def by_lightning(made_once, programs):
     """All runs that one start of Lightning's own launcher makes."""
     return made_once(
         "by_lightning",
         lambda folder: run(
+            programs / "python",
             folder,
             "ddp,ddp,mte1,plain",
             "fsdp,fsdp,mte1,plain",
@@ -53,13 +54,14 @@ def by_lightning(made_once):
 
 
 @pytest.fixture(scope="module")
-def by_torchrun(made_once):
+def by_torchrun(made_once, programs):
     """All runs that torchrun makes; what was cut is resumed by processes that know nothing of the first part."""
 
     def make(folder: Path) -> None:
         whole, cut, told = "whole,ddp,mte1,batchnorm", "broken,ddp,mte1,batchnorm", "told,ddp,mte1,plain,told"
-        run(folder, f"{cut},stop", told, whole, launcher=torchrun(2))
-        run(folder, f"{cut},resume", launcher=torchrun(2))
+        python = programs / "python"
+        run(python, folder, f"{cut},stop", told, whole, launcher=torchrun(2))
+        run(python, folder, f"{cut},resume", launcher=torchrun(2))
 
     return made_once("by_torchrun", make)
 

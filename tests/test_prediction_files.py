@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import time
 import zipfile
 from collections import Counter
@@ -104,9 +103,10 @@ class TestDamage:
             digest.write_bytes(other)
             assert outcome(path, table) == "refused"
 
-    def test_without_a_digest_no_row_changes_and_the_process_lives(self, tmp_path):
+    def test_without_a_digest_no_row_changes_and_the_process_lives(self, tmp_path, programs):
         """In a process of its own: on some damaged footers Arrow's bindings would end it (see `predictions.footer`)."""
         printed = run_python(
+            programs / "python",
             f"""
             from test_prediction_files import *
             own, foreign, table = Path({str(tmp_path / "own.parquet")!r}), Path({str(tmp_path / "p.parquet")!r}), a_table(ROWS)
@@ -118,7 +118,7 @@ class TestDamage:
             start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
             bits = random_bits(foreign, times=600, seed=3, start=start)
             print(json.dumps(flip_and_read(foreign, read_predictions(foreign), bits)))
-            """
+            """,
         )
         own, foreign = map(json.loads, printed.splitlines())
         assert (sum(own.values()), sum(foreign.values())) == (FLIPS, 600)
@@ -127,7 +127,7 @@ class TestDamage:
         assert own.get("header", 0) < 0.02 * FLIPS
 
 
-def test_a_footer_that_ends_the_process_of_pyarrow_is_refused():
+def test_a_footer_that_ends_the_process_of_pyarrow_is_refused(programs):
     """One byte of a footer was changed. Of 2,500 such files, asking pyarrow for the sizes of columns ended 7 processes.
 
     So their sizes are read by `predictions.footer`, which no digest of somebody else's file replaces; a child process
@@ -142,16 +142,16 @@ def test_a_footer_that_ends_the_process_of_pyarrow_is_refused():
         [metadata.row_group(0).column(column).total_uncompressed_size for column in range(metadata.num_columns)]
         """
     with pytest.raises(subprocess.CalledProcessError) as ended:
-        run_python(code)
+        run_python(programs / "python", code)
     assert ended.value.returncode == -signal.SIGABRT
 
 
-def run_python(code: str) -> str:
+def run_python(python: Path, code: str) -> str:
     """What a new process prints that can import this folder's modules."""
     lines = code.splitlines()[1:]
     indent = len(lines[0]) - len(lines[0].lstrip())
     return subprocess.run(
-        [sys.executable, "-c", "\n".join(line[indent:] for line in lines)],
+        [python, "-c", "\n".join(line[indent:] for line in lines)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
@@ -360,8 +360,9 @@ class TestPaths:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path):
+def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path, programs):
     run_python(
+        programs / "python",
         f"""
         import signal
         from test_prediction_files import *
@@ -378,6 +379,6 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path):
             os.waitpid(child, 0)
             table = read_predictions(path)
             assert any(difference(table, each) is None for each in tables)
-        """
+        """,
     )
     assert (tmp_path / "p.parquet").exists()

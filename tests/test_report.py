@@ -24,6 +24,8 @@ from counterpoise.report import figures, gallery, page, sentences
 from counterpoise.report.data import contrasts, looks, threshold_text
 from counterpoise.report.style import DARK, LIGHT, THEMES
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 ODD_NAMES = (
     r"$\frac{x$", "$x_1$ costs \\$5", "two\nlines", "\x00\x07\x1b[31mred\x1b[0m", "🙂 emoji 👩‍💻", "_hidden", "", " " * 9,
     "a very long name " * 40, "中文模型名称", "שלום עולם", "বাংলা தமிழ்", "\u202eevil", "\ud800", "{}%s&<\"'`|", "\u0301" * 5,

@@ -19,6 +19,8 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.report import figures, gallery, numbers, page, tables, terminal
 from counterpoise.report.advice import advice_between, advice_for
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 VOID = {"meta", "img", "source"}
 TAGS = {
     "a", "article", "aside", "body", "caption", "dd", "details", "div", "dl", "dt", "figure", "footer", "h1", "h2", "h3", "head",

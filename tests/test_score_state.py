@@ -21,6 +21,8 @@ from counterpoise.scoring.recalibration import try_temperature
 from counterpoise.testing import check_metric
 from outside_metric import TopTwoAccuracy
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 K, N = 4, 240
 KEY = "top2_accuracy"
 
@@ -136,7 +138,7 @@ def assert_any_partition_is_the_same(tmp_path_factory, seed, parts, order, exact
         assert_same(one_trial, other_trial)
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @PARTITIONS
 def test_any_partition_merged_in_any_order_is_the_same(tmp_path_factory, **drawn):
     assert_any_partition_is_the_same(tmp_path_factory, **drawn)

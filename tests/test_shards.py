@@ -14,6 +14,8 @@ from counterpoise.predictions import PredictionFileError, Predictions, find_shar
 from counterpoise.scoring import fit_temperature, score_files
 from counterpoise.scoring.join import SampleJoin, Samples
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 GOLDEN = Path(__file__).parent / "golden" / "evaluation"
 N, K = 700, 3
 

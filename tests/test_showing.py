@@ -21,6 +21,8 @@ from counterpoise.recipes.methods import METHODS
 from counterpoise.report import numbers, terminal
 from counterpoise.scoring import score_files
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 def several(models, name="net"):
     three = made.evaluation(3)

@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -358,11 +357,11 @@ def test_an_interrupted_comparison_goes_on(tmp_path, monkeypatch, capsys):
         parse([*command, "--seed", "0", "--optimizer.lr", "0.3", "--against", "ls"]).run()
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path):
+def test_ctrl_c_says_how_to_go_on(tmp_path, programs):
     folder = tmp_path / "a run"
     # Where the tests run in the background of a shell, SIGINT is ignored, and by the processes they start as well.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{heard}; from counterpoise.cli import main; main()"]
+    command = [programs / "python", "-c", f"{heard}; from counterpoise.cli import main; main()"]
     command += ["train", "digits", "--epochs", "2000", "--engine.checkpoint-epochs", "1", "--out", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

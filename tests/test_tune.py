@@ -311,7 +311,7 @@ def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     with pytest.raises(SystemExit) as stop:
         cli.main()
     (line,) = capsys.readouterr().err.splitlines()
-    assert stop.value.code == 1
+    assert stop.value.code == 2
     assert message in line
     assert not (tmp_path / "x").exists()
 

@@ -39,8 +39,8 @@ def demonstration_recipe() -> Recipe:
     return replace(recipe, evaluation=replace(recipe.evaluation, ood=OOD_SETS))
 
 
-def demonstrate(recipe: Recipe, folder: Path) -> None:
-    """One run and its predictions."""
+def demonstrate(recipe: Recipe, folder: Path, *, images: int | None = None) -> None:
+    """One run and its predictions, of all test images or of so many."""
     run = folder / recipe.method
     if not (run / "config.json").exists():
         train(recipe, run)
@@ -51,8 +51,8 @@ def demonstrate(recipe: Recipe, folder: Path) -> None:
         trained = load_run(run)
         evaluation = replace(recipe.evaluation, corrupted_images=CORRUPTED_IMAGES)
         limited = replace(trained, recipe=replace(trained.recipe, evaluation=evaluation))
-        images = load_images(recipe.data.name, "test")
-        predict(limited, images, target, split="test", corruptions=CORRUPTIONS, say=progress)
+        predicted = load_images(recipe.data.name, "test", limit=images)
+        predict(limited, predicted, target, split="test", corruptions=CORRUPTIONS, say=progress)
 
 
 if __name__ == "__main__":

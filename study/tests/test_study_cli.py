@@ -109,6 +109,15 @@ def _states(folder):
         ),
         (["run", "dml", "--scale", "smoke", "--shard", "4/4"], "'4/4' is no shard"),
         (["run", "dml", "--scale", "smoke", "--ray", "--shard", "0/4"], "--ray takes at most one address, and no"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_line(tmp_path, arguments, message, monkeypatch, capsys):
+    require_refused(tmp_path, arguments, message, monkeypatch, capsys, expected=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (["run", "pacs", "--scale", "smoke", "--data-root", "nowhere"], "nowhere"),
         (["run", "dml", "--scale", "smoke", "--methods", "nothing.py"], "there is no file nothing.py"),
         (["status", "nowhere"], "nowhere is no store"),
@@ -117,9 +126,13 @@ def _states(folder):
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(tmp_path, arguments, message, monkeypatch, capsys):
+    require_refused(tmp_path, arguments, message, monkeypatch, capsys, expected=1)
+
+
+def require_refused(tmp_path, arguments, message, monkeypatch, capsys, *, expected):
     monkeypatch.chdir(tmp_path)
     code, _, err = run(monkeypatch, capsys, *arguments)
-    assert code == 1
+    assert code == expected
     assert message in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "runs").exists()

@@ -206,11 +206,12 @@ def test_calibration_measures_every_constant_and_leaves_threads_alone() -> None:
 
 
 def test_the_text_of_a_plan() -> None:
-    requests = [request_of(study, "paper", seeds=range(3)) for study in STUDIES]
+    studies = list(STUDIES)[-2:]  # that of all is in the documentation
+    requests = [request_of(study, "paper", seeds=range(3)) for study in studies]
     text = plan_text(plan_of(requests, timing=assumed_timing(3e13)))
     assert max(map(len, text.splitlines())) <= 100
     assert "assumed, not measured: 3e+13" in text
-    assert [line.split()[0] for line in text.splitlines()[3 : 3 + len(STUDIES)]] == list(STUDIES)
+    assert [line.split()[0] for line in text.splitlines()[3 : 3 + len(studies)]] == studies
     measured = replace(assumed_timing(3e13), device="cuda")
     assert "GPU hours" in plan_text(plan_of(requests[:1], timing=measured))
 

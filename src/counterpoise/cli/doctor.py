@@ -10,6 +10,7 @@ from counterpoise._documents import to_document
 from counterpoise._extras import require_installed
 from counterpoise._text import printable
 from counterpoise.cli.info import described
+from counterpoise.cli.program import UsageError
 from counterpoise.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Doctor:
     def run(self) -> None:
         """Print a finding as soon as there is one, and in the end what they come to."""
         if not 0 < self.seconds < math.inf:
-            raise ValueError(f"--seconds must be positive and finite, got {self.seconds:g}")
+            raise UsageError(f"--seconds must be positive and finite, got {self.seconds:g}")
         require_installed("lightning", extra="train", purpose="doctor")
         from counterpoise.doctor import CPU, CUDA, TINY, run_checks
 

@@ -19,6 +19,7 @@ from counterpoise._choices import (
 from counterpoise._extras import require_installed
 from counterpoise._text import printable
 from counterpoise.cli.paths import require_file_path, require_folder_path, require_prediction_files
+from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -106,20 +107,21 @@ class Evaluate:
         # What is wrong with the command is said before torch is imported.
         from counterpoise.predictions import AmbiguousInputError, find_shards
 
-        if sum((self.json, self.markdown, self.latex, self.csv)) > 1:
-            raise ValueError("choose one of --json, --markdown, --latex and --csv")
-        if not 0 < self.risk < 1:
-            raise ValueError(f"--risk must lie between 0 and 1, got {self.risk}")
-        if self.bins > MOST_BINS:
-            raise ValueError(f"--bins must be at most {MOST_BINS:,}, got {self.bins:,}")
-        require_count(self.bins, "bins")
-        require_level(self.level)
-        require_score(self.score)
-        if not self.predictions:
-            raise ValueError("evaluate needs at least one file of predictions")
+        with usage_errors():
+            if sum((self.json, self.markdown, self.latex, self.csv)) > 1:
+                raise ValueError("choose one of --json, --markdown, --latex and --csv")
+            if not 0 < self.risk < 1:
+                raise ValueError(f"--risk must lie between 0 and 1, got {self.risk}")
+            if self.bins > MOST_BINS:
+                raise ValueError(f"--bins must be at most {MOST_BINS:,}, got {self.bins:,}")
+            require_count(self.bins, "bins")
+            require_level(self.level)
+            require_score(self.score)
+            if not self.predictions:
+                raise ValueError("evaluate needs at least one file of predictions")
+            columns = self._columns()
         named = [_named(argument) for argument in self.predictions]
         names, paths = [name for name, _ in named], [path for _, path in named]
-        columns = self._columns()
         given: list[str | Path] = [*paths, *self.ood]
         shards = [shard.path for path in given for shard in find_shards(path).shards]
         require_prediction_files(shards)

@@ -10,6 +10,7 @@ import tyro
 from counterpoise._extras import require_installed
 from counterpoise.cli.evaluate import Flag
 from counterpoise.cli.paths import require_file_path, require_folder_path
+from counterpoise.cli.program import usage_errors
 
 if TYPE_CHECKING:
     from counterpoise.export import Temperature
@@ -51,16 +52,12 @@ class Export:
     """For hub: make a new repository that everybody can see."""
 
     def run(self) -> None:
-        if self.to != "hub" and (self.license or self.repo or self.public):
-            raise ValueError("--license, --repo and --public are for --to hub")
-        if self.public and not self.repo:
-            raise ValueError("--public is for a repository: name it with --repo")
+        with usage_errors():
+            self._require_options_that_agree()
         if self.out is not None and self.to == "hub":
             require_folder_path(self.out, option="--out")
         elif self.out is not None:
             require_file_path(self.out, option="--out")
-        if self.to == "hub" and self.member is not None:
-            raise ValueError(_ENSEMBLE_SHARED)
         self._require_temperature()
         self._require_extras()
         from counterpoise.training.folder import RunFolder, trained_folders
@@ -117,6 +114,16 @@ class Export:
         save_pretrained(trained.model, path, config=config, card=card)
         print(push_to_hub(path, self.repo, private=not self.public) if self.repo else path)
 
+    def _require_options_that_agree(self) -> None:
+        if self.to != "hub" and (self.license or self.repo or self.public):
+            raise ValueError("--license, --repo and --public are for --to hub")
+        if self.public and not self.repo:
+            raise ValueError("--public is for a repository: name it with --repo")
+        if self.to == "hub" and self.member is not None:
+            raise ValueError(_ENSEMBLE_SHARED)
+        if self.temperature == FITTED and self.member is not None:
+            raise ValueError("validation predictions are of the whole ensemble: give a member's temperature by number")
+
     def _require_extras(self) -> None:
         if self.to == "onnx":
             require_installed("onnx", "onnxruntime", "onnxscript", extra="export", purpose="export to ONNX")
@@ -124,8 +131,6 @@ class Export:
             require_installed("jinja2", "matplotlib", "huggingface_hub", extra="hub", purpose="a model card")
 
     def _require_temperature(self) -> None:
-        if self.temperature == FITTED and self.member is not None:
-            raise ValueError("validation predictions are of the whole ensemble: give a member's temperature by number")
         if self.temperature in (None, FITTED):
             return
         try:

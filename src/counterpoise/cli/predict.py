@@ -8,6 +8,7 @@ import tyro
 
 from counterpoise.cli.evaluate import Flag
 from counterpoise.cli.paths import require_file_path
+from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import write
 from counterpoise.cli.train import DataRoot
 
@@ -42,13 +43,14 @@ class Predict:
         from counterpoise.recipes.config import corruption_names
         from counterpoise.training.folder import RunFolder, trained_folders
 
+        with usage_errors():
+            if self.out is not None and self.out.suffix.lower() != ".parquet":
+                raise ValueError(f"--out {self.out}: predictions are written as Parquet; give it the ending .parquet")
+            corruption_names(self.corruptions)
         if self.out is not None:
             require_file_path(self.out, option="--out")
-            if self.out.suffix.lower() != ".parquet":
-                raise ValueError(f"--out {self.out}: predictions are written as Parquet; give it the ending .parquet")
         trained_folders(RunFolder(self.folder))
         resolve(self.data, root=self.data_root)
-        corruption_names(self.corruptions)
         from counterpoise.data import load_images
         from counterpoise.training.devices import require_device
         from counterpoise.training.evaluation import OOD_PREFIX, predict, prediction_file

@@ -3,13 +3,27 @@
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn, Protocol
 
 from counterpoise._text import printable
 
 EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_UNREAD = 0, 1, 2, 130, 141
-"""Exit codes; 2 is a command line that cannot be parsed, 141 what a shell gives a program that nobody reads."""
+"""Exit codes; 2 is a mistake that the command line alone tells, 141 what a shell gives a program that nobody reads."""
+
+
+class UsageError(ValueError):
+    """No file and no machine would make this command line right."""
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Where a command looks at its arguments alone: what it refuses there is a `UsageError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 class Runnable(Protocol):
@@ -28,7 +42,9 @@ def run_program(name: str, version: str, parse: Callable[[list[str]], Runnable])
         print(f"{name} {version}")
         sys.exit(EXIT_OK)
     try:
-        parse(sys.argv[1:]).run()
+        with usage_errors():
+            command = parse(sys.argv[1:])
+        command.run()
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read the output, such as `head`, has seen enough; what is left must not fail at exit either.
@@ -41,9 +57,16 @@ def run_program(name: str, version: str, parse: Callable[[list[str]], Runnable])
         if torch is None or not isinstance(error, torch.OutOfMemoryError):
             raise
         advice = "a smaller batch (of training --batch, of predictions --evaluation.batch) needs less"
-        print(f"{name}: {printable(str(error).splitlines()[0])}; {advice}", file=sys.stderr)
+        _say(name, f"{str(error).splitlines()[0]}; {advice}")
         sys.exit(EXIT_ERROR)
+    except UsageError as error:
+        _say(name, str(error))
+        sys.exit(EXIT_USAGE)
     except (ValueError, ArithmeticError, ImportError, OSError) as error:
-        print(f"{name}: " + "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
+        _say(name, str(error))
         sys.exit(EXIT_ERROR)
     sys.exit(EXIT_OK)
+
+
+def _say(name: str, message: str) -> None:
+    print(f"{name}: " + "\n".join(map(printable, message.split("\n"))), file=sys.stderr)

@@ -12,9 +12,11 @@ import tyro
 
 from counterpoise._choices import DEFAULT_RISK
 from counterpoise.cli.paths import require_folder_path
+from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import write
 from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
 from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.methods import method_named
 
 if TYPE_CHECKING:
     from counterpoise.metrics.comparison import Evaluation
@@ -48,6 +50,8 @@ class Train:
         from counterpoise.training.folder import RunFolder, require_new
         from counterpoise.training.preflight import require_possible
 
+        with usage_errors():
+            method_named(self.config.method)
         folder = self._folder(self.config)
         require_possible(self.config, root=self.data_root)
         require_folder_path(folder, option="--out")
@@ -66,10 +70,13 @@ class Train:
         from counterpoise.training.folder import RunFolder
         from counterpoise.training.preflight import require_possible
 
-        # Another method has other hyper-parameters: those that were given are of the first.
-        configs = [self.config, *(replace(self.config, method=method, hyper={}) for method in self.against)]
-        if len({config.method for config in configs}) < len(configs):
-            raise ValueError(f"--against names a method twice, or {self.config.method}, which is trained anyway")
+        with usage_errors():
+            # Another method has other hyper-parameters: those that were given are of the first.
+            configs = [self.config, *(replace(self.config, method=method, hyper={}) for method in self.against)]
+            for config in configs:
+                method_named(config.method)
+            if len({config.method for config in configs}) < len(configs):
+                raise ValueError(f"--against names a method twice, or {self.config.method}, which is trained anyway")
         for config in configs:
             require_possible(config, root=self.data_root)
             require_folder_path(self._folder(config), option="--out")

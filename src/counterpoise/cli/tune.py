@@ -10,11 +10,12 @@ import tyro
 
 from counterpoise._extras import require_installed
 from counterpoise.cli.paths import require_folder_path
+from counterpoise.cli.program import usage_errors
 from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
 from counterpoise.cli.train import DataRoot
 from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import Recipe, ValidationMetric
-from counterpoise.recipes.ranges import changed_fields, default_ranges, parse_range
+from counterpoise.recipes.ranges import changed_fields, default_ranges, parse_range, require_searchable
 
 if TYPE_CHECKING:
     from counterpoise.training.study import Search
@@ -44,9 +45,11 @@ class Tune:
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
 
     def run(self) -> None:
-        if self.trials < 1:
-            raise ValueError(f"--trials must be at least 1, got {self.trials}")
-        ranges = [parse_range(text, self.config) for text in self.search] or default_ranges(self.config)
+        with usage_errors():
+            if self.trials < 1:
+                raise ValueError(f"--trials must be at least 1, got {self.trials}")
+            ranges = [parse_range(text, self.config) for text in self.search] or default_ranges(self.config)
+            require_searchable(self.config, ranges)
         from counterpoise.training.preflight import require_possible
 
         require_possible(self.config, root=self.data_root)

@@ -94,12 +94,12 @@ class PredictionBatch:
 
 @dataclass(frozen=True)
 class PredictionTable:
-    """Predictions of n samples whose shapes and dtypes are right and whose values have not been looked at.
+    """Predictions of n samples whose shapes, dtypes and labels are right and whose values have not been looked at.
 
     Attributes:
         values: `[n, K]`; `[n, 1]` where K = 2 and they are of the class 1, and of a confidence.
         kind: what the values are.
-        labels: `[n]` int64, or None.
+        labels: `[n]` int64, in [0, K) where the row counts, or None.
         valid: `[n]` boolean, or None where all rows count.
         in_distribution: `[n]` boolean, or None.
         first_row: number of the first row wherever errors name rows.
@@ -128,8 +128,6 @@ class PredictionTable:
         kept = slice(start, stop) if self.valid is None else counted  # a view, not a copy, where all count
         values = self.values[kept]
         labels, inside = (None if column is None else column[kept] for column in (self.labels, self.in_distribution))
-        if labels is not None:
-            _check_labels(labels, max(2, self.classes), rows, self.decisions)
         if self.kind == "confidence":
             _refuse_outside(values, rows, 1, "confidence")
             return PredictionBatch(upcast(values), labels, None, None, inside)
@@ -246,8 +244,11 @@ def prediction_table(
         return table
     if kind == "confidence":
         return replace(table, labels=labels.reshape(-1).to(device))
-    indices = label_indices(labels, leading, classes=classes, names=None if multilabel else names)
-    return replace(table, labels=indices.to(device))
+    indices = label_indices(labels, leading, classes=classes, names=None if multilabel else names).to(device)
+    counted = table.kept()
+    of_counted = indices if table.valid is None else indices[counted]
+    _check_labels(of_counted, classes, table.first_row + counted, table.decisions)
+    return replace(table, labels=indices)
 
 
 def _check_multilabel(kind: Kind, values: Tensor) -> None:

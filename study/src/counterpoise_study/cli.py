@@ -1,7 +1,7 @@
 """`counterpoise-study`: the tables and figures of the paper, as a grid of runs."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from counterpoise.cli.program import run_program
+from counterpoise.cli.program import run_program, usage_errors
 from counterpoise.cli.train import DataRoot, say_interrupted
 from counterpoise.recipes.config import Allowance, ValidationMetric
 from counterpoise_study import __version__
@@ -79,8 +79,9 @@ class Run:
 
     def run(self) -> None:
         """Run what is left to do, then write the page."""
-        if self.ray is not None and (self.shard is not None or len(self.ray) > 1):
-            raise ValueError("--ray takes at most one address, and no --shard: it shares the work out by itself")
+        with usage_errors():
+            if self.ray is not None and (self.shard is not None or len(self.ray) > 1):
+                raise ValueError("--ray takes at most one address, and no --shard: it shares the work out by itself")
         requests = requests_of(self.asked)
         from counterpoise_study.data_check import require_data
         from counterpoise_study.grid import Shard, remaining
@@ -89,7 +90,8 @@ class Run:
         from counterpoise_study.store import Store
         from counterpoise_study.work import remove_leftovers
 
-        shard = Shard.parse(self.shard) if self.shard is not None else Shard()
+        with usage_errors():
+            shard = Shard.parse(self.shard) if self.shard is not None else Shard()
         require_data(requests, root=self.data_root)
         store = Store(self.store or default_store(self.asked.scale))
         requests = store.as_begun(requests)
@@ -311,6 +313,13 @@ def parse(arguments: list[str]) -> Command:
 def requests_of(options: Asked) -> "list[Request]":
     """What a command line asks for, as data."""
     from counterpoise_study.custom_methods import load_methods
+
+    own = load_methods(options.methods) if options.methods is not None else {}
+    with usage_errors():
+        return _requests_with(options, own)
+
+
+def _requests_with(options: Asked, own: Mapping[str, str]) -> "list[Request]":
     from counterpoise_study.scales import SCALES
     from counterpoise_study.studies import STUDIES, request_of
 
@@ -320,7 +329,6 @@ def requests_of(options: Asked) -> "list[Request]":
     require_known(names, list(STUDIES))
     if not names:
         raise ValueError(f"name a study, or `all`; the studies are {', '.join(STUDIES)}")
-    own = load_methods(options.methods) if options.methods is not None else {}
     known = {method for name in names for method in STUDIES[name].methods} | set(own)
     if unknown := [method for method in options.only if method not in known]:
         raise ValueError(f"--only names {', '.join(unknown)}; the methods here are {', '.join(sorted(known))}")
