@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from counterpoise._extras import require
 from counterpoise.data.sets import MISSPELT
 from counterpoise.data.sources import ROOT_VARIABLE, WHOLE, DataSource, pictures_in, stored_split
+from counterpoise.data.tables import read_table, require_files
 
 UNLABELLED: Final = -1
 CHUNK: Final = 1000
@@ -88,7 +90,9 @@ def read_rows(source: DataSource, split: str, *, domain: str | None = None) -> R
     """Open a split; `domain` leaves one domain out of `train` and makes it the `test` split."""
     stored = stored_split(source, split, domain)
     if source.kind == "folder":
-        return _folder_rows(source, stored)
+        return _file_rows(_folder_files(source, stored), source.info.classes)
+    if source.kind == "table":
+        return _file_rows(_table_files(source, stored), source.info.classes)
     if source.kind == "hub":
         return _hub_rows(source, stored, split=split, domain=domain)
     files = source.files[stored]
@@ -346,11 +350,29 @@ def _joined(chunks: list[Chunk]) -> Chunk:
     )
 
 
-def _folder_rows(source: DataSource, stored: str) -> Rows:
-    """Images below the class folders, in the order of class and path, without hidden ones."""
+def _folder_files(source: DataSource, stored: str) -> list[tuple[Path, int]]:
+    """Images below the class folders and their labels, in the order of class and path, without hidden ones."""
     (folder,) = source.files[stored]
     classes = source.info.classes
-    files = [(path, label) for label, name in enumerate(classes) for path in sorted(pictures_in(folder, name))]
+    return [(path, label) for label, name in enumerate(classes) for path in sorted(pictures_in(folder, name))]
+
+
+def _table_files(source: DataSource, stored: str) -> list[tuple[Path, int]]:
+    """Images and labels of the rows of a table, in their order."""
+    (address,) = source.files[stored]
+    table = read_table(address)
+    require_files(table, address)
+    labels = {name: label for label, name in enumerate(source.info.classes)}
+    splits = table.splits or [WHOLE] * len(table.paths)
+    return [
+        (path, labels.get(label, UNLABELLED))
+        for path, label, split in zip(table.paths, table.labels, splits, strict=True)
+        if split == stored
+    ]
+
+
+def _file_rows(files: Sequence[tuple[Path, int]], classes: tuple[str, ...]) -> Rows:
+    """Image files, read as they are needed."""
 
     def chunks() -> Iterator[Chunk]:
         for first in range(0, len(files), _FILES):

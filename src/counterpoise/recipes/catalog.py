@@ -107,7 +107,22 @@ def digits() -> Recipe:
     )
 
 
+def finetune() -> Recipe:
+    """Images of one's own: a small pretrained network, few epochs, test and validation images by class."""
+    network = Backbone(name="timm/tf_efficientnet_lite0", small_images=False)
+    return Recipe(
+        primary=network,
+        auxiliary=network,
+        epochs=15,
+        batch=32,
+        data=DataOptions(name="digits", validation=0.15, test=0.15, stratify=True, size=128, unreadable="skip"),
+        optimizer=OptimizerOptions(lr=0.01, schedule="cosine", warmup=1.0),
+        engine=EngineOptions(),
+    )
+
+
 RECIPES: dict[str, NamedRecipe] = {
+    "finetune": NamedRecipe("your own images, a pretrained EfficientNet-Lite0: `counterpoise train PATH`", finetune),
     "digits": NamedRecipe("150 of scikit-learn's digits, a small CNN: no download, seconds on a CPU", digits),
     "cifar10-small": NamedRecipe("CIFAR-10, ResNet18 of width 16, 15 epochs: an hour on two CPU cores", cifar10_small),
     "cifar10-resnet34": NamedRecipe("CIFAR-10, ResNet34: the paper's protocol, 350 epochs", cifar10_resnet34),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
+from counterpoise.data.decode import Survey
 from counterpoise.data.images import Images, hold_out, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.data.rows import UNLABELLED, first_difference, read_rows
@@ -18,6 +19,8 @@ from counterpoise.data.sources import ood_split, resolve
 from counterpoise.data.stream import StreamLoader, sample_ids
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
+from counterpoise.training.findings import findings, missing_classes, reading
+from counterpoise.training.splits import FILES, TEST_SEED, held_out, is_own, splits_of
 
 Loader = MemoryLoader | StreamLoader
 
@@ -31,38 +34,71 @@ class RunData:
         validation: held-out images.
         validation_rows: their row numbers in the training split, or None where they are not a part of it.
         test: the test images.
+        test_rows: their row numbers in the training split, or None where they are not a part of it.
         ood: other images by name.
+        notes: what was found and decided, line by line, to be shown before training.
     """
 
     training: Callable[[int, int, int], Loader]
     validation: Images
     validation_rows: Tensor | None = None
     test: Callable[[], Images] | None = None
+    test_rows: Tensor | None = None
     ood: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
     """The data sets that a recipe names."""
-    options = recipe.data
+    options, source = recipe.data, resolve(recipe.data.name, root=root)
+    splits = splits_of(source, options)
     most = recipe.evaluation.images
-    test = partial(_own_images, recipe, "test", root=root, limit=most)
+    test = partial(_own_images, recipe, splits.test, root=root, limit=most) if splits.test else None
     others = {name: partial(_ood_images, recipe, name, root=root, limit=most) for name in recipe.evaluation.ood}
     if options.pipeline == "stream":
+        assert test is not None
         return _streamed(recipe, root=root, test=test, ood=others)
-    images = _own_images(recipe, "train", root=root, limit=options.limit)
-    return from_images(recipe, images, test=test, ood=others)
+    survey = Survey(skip=options.unreadable == "skip")
+    images = _own_images(recipe, splits.training, root=root, limit=options.limit, survey=survey)
+    validation = (
+        _own_images(recipe, splits.validation, root=root, limit=None, survey=survey) if splits.validation else None
+    )
+    data = from_images(recipe, images, validation=validation, test=test, ood=others)
+    if is_own(source):
+        held = [rows for rows in (data.validation_rows, data.test_rows) if rows is not None]
+        counts = {"training": len(images) - sum(map(len, held)), "validation": len(data.validation)}
+        if data.test_rows is not None:
+            counts["testing"] = len(data.test_rows)
+        elif splits.test and source.kind in FILES:
+            counts["testing"] = read_rows(source, splits.test).total
+        notes = findings(recipe, images, survey, counts=counts, held_out=bool(held))
+        data = replace(data, notes=(*notes, *data.notes))
+    return data
 
 
 def from_images(
     recipe: Recipe,
     images: Images,
     *,
+    validation: Images | None = None,
     test: Callable[[], Images] | None = None,
     ood: Mapping[str, Callable[[], Images]] | None = None,
 ) -> RunData:
-    """Training images in memory, of which some are held out."""
+    """Training images in memory, of which some are held out, unless there are validation and test images."""
     require_labels(images.labels, images.ids, where=[images.name] * len(images))
-    kept, rows = hold_out(len(images), size=recipe.data.validation, seed=recipe.seed)
+    options = recipe.data
+    kept = torch.arange(len(images))
+    held = tested = None
+    if test is None and options.test is not None:
+        kept, tested = held_out(images.labels, size=options.test, seed=TEST_SEED, stratify=options.stratify)
+        test = partial(images.take, tested[: recipe.evaluation.images])
+    if validation is None:
+        rest, chosen = held_out(
+            images.labels[kept], size=options.validation, seed=recipe.seed, stratify=options.stratify
+        )
+        kept, held = kept[rest], kept[chosen]
+        validation = images.take(held)
+    require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
     _require_steps(recipe, len(kept))
     training = images.take(kept)
     return RunData(
@@ -76,10 +112,12 @@ def from_images(
             rank=rank,
             world=world,
         ),
-        validation=images.take(rows),
-        validation_rows=images.ids[rows],
+        validation=validation,
+        validation_rows=None if held is None else images.ids[held],
         test=test,
+        test_rows=None if tested is None else images.ids[tested],
         ood=ood or {},
+        notes=tuple(missing_classes(recipe, training, validation)),
     )
 
 
@@ -122,12 +160,17 @@ def _streamed(
 
 def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) -> None:
     """Look at one image of every set that is predicted after training, so that nothing is trained in vain."""
-    shape = validation.pixels.shape[1:]
-    test = _own_images(recipe, "test", root=root, limit=1)
-    require_same_kind(test, shape=shape, classes=validation.classes)
-    most = recipe.evaluation.images
-    if not _has_labels(test) and not _has_labels(_own_images(recipe, "test", root=root, limit=most)):
-        raise ValueError(f"the test images of {test.name} have no labels, so that nothing could be measured on them")
+    shape, most = validation.pixels.shape[1:], recipe.evaluation.images
+    source = resolve(recipe.data.name, root=root)
+    split = splits_of(source, recipe.data).test
+    if split is not None:
+        # Of image files, any may be damaged; a test after hours of training would be a bad time to learn of it.
+        test = _own_images(recipe, split, root=root, limit=most if source.kind in FILES else 1)
+        require_same_kind(test, shape=shape, classes=validation.classes)
+        if not _has_labels(test) and not _has_labels(_own_images(recipe, split, root=root, limit=most)):
+            raise ValueError(
+                f"the test images of {test.name} have no labels, so that nothing could be measured on them"
+            )
     for name in recipe.evaluation.ood:
         require_same_kind(_ood_images(recipe, name, root=root, limit=1), shape=shape, classes=None)
 
@@ -136,15 +179,23 @@ def _has_labels(images: Images) -> bool:
     return bool((images.labels != UNLABELLED).any())
 
 
-def _own_images(recipe: Recipe, split: str, *, root: Path | None, limit: int | None) -> Images:
+def _own_images(
+    recipe: Recipe, split: str, *, root: Path | None, limit: int | None, survey: Survey | None = None
+) -> Images:
     options, ids = recipe.data, None
     if options.spread and limit is not None:
         ids = _limited(_stored_ids(options, split, root=root), limit, spread=True)
-    return _stored_images(options, split, root=root, ids=ids, limit=limit)
+    return _stored_images(options, split, root=root, ids=ids, limit=limit, survey=survey)
 
 
 def _stored_images(
-    options: DataOptions, split: str, *, root: Path | None, ids: Tensor | None, limit: int | None
+    options: DataOptions,
+    split: str,
+    *,
+    root: Path | None,
+    ids: Tensor | None,
+    limit: int | None,
+    survey: Survey | None = None,
 ) -> Images:
     """Images of a split; of a set to be streamed no copy is made, because it may be larger than a disk."""
     return load_images(
@@ -156,6 +207,8 @@ def _stored_images(
         limit=limit,
         size=options.size,
         in_place=options.pipeline == "stream",
+        survey=survey or Survey(skip=options.unreadable == "skip"),
+        progress=reading(f"{options.name}, {split}"),
     )
 
 
@@ -164,7 +217,7 @@ def _stored_ids(options: DataOptions, split: str, *, root: Path | None) -> Tenso
     source = resolve(options.name, root=root)
     if source.kind == "scikit-learn":
         return load_images(options.name, split).ids
-    if source.kind == "folder":
+    if source.kind in FILES:
         return torch.arange(read_rows(source, split).total)
     return sample_ids(options.name, split, root=root, domain=options.domain)
 
@@ -209,7 +262,8 @@ def _require_steps(recipe: Recipe, rows: int) -> None:
     if rows - pruned < recipe.batch:
         left = f"{rows} training images" + (f" but {pruned} that are pruned" if pruned else "")
         raise ValueError(
-            f"a batch of {recipe.batch} is more than the {left}; choose a smaller batch, or hold out fewer images"
+            f"a batch of {recipe.batch} is more than the {left}; choose a smaller batch (--batch {max(1, rows // 2)}), "
+            "or hold out fewer images"
         )
 
 
@@ -218,16 +272,19 @@ def augmentation(recipe: Recipe, images: Images) -> Augmentation:
     return Augmentation(padding=recipe.data.padding, flip=recipe.data.flip and images.flip)
 
 
-def keep_split(path: Path, validation_rows: Tensor) -> None:
-    """Save the row numbers of the validation images with the run; those that are saved already must be the same."""
-    rows = validation_rows.tolist()
+def keep_split(path: Path, data: RunData) -> None:
+    """Save the row numbers of images held out with the run; those that are saved already must be the same."""
+    held = {"validation": data.validation_rows, "test": data.test_rows}
+    rows = {name: ids.tolist() for name, ids in held.items() if ids is not None}
     if path.exists():
         try:
             found = json.loads(path.read_text())
-            kept = found["validation" if "validation" in found else "held_out"]  # its name in runs of recipe version 1
-        except (ValueError, KeyError, TypeError):
+            names = {"held_out": "validation"}  # its name in runs of recipe version 1
+            kept = {names.get(name, name): list(ids) for name, ids in found.items()}
+        except (ValueError, AttributeError, TypeError):
             raise ValueError(f"{path} is damaged; remove it if the data set is the same as before") from None
         if kept != rows:
             raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
         return
-    write_text(path, json.dumps({"validation": rows}))
+    if rows:
+        write_text(path, json.dumps(rows))
