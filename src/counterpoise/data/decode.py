@@ -122,6 +122,8 @@ def _decoded_row(
             "image files: download it, and give its folder)"
         )
     try:
+        if isinstance(data, OSError):
+            raise data
         image, stored = _decoded(data, channels=channels, size=size)
     except unidentified:  # whose words are an address in memory
         reason = "it is empty" if not data else "its format is not known"

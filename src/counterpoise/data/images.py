@@ -240,7 +240,7 @@ def hold_out_by_class(labels: Tensor, *, size: int | float, seed: int) -> tuple[
     >>> hold_out_by_class(torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 2]), size=3, seed=0)
     (tensor([0, 1, 4, 5, 7, 8, 9]), tensor([2, 3, 6]))
     """
-    count = _held_out_count(len(labels), size if size * len(labels) >= 1 else 1)
+    count = _held_out_count(len(labels), 1 if 0 < size * len(labels) < 1 else size)  # at least one
     classes, members = torch.unique(labels, return_inverse=True)
     available = torch.bincount(members) - 1
     if not available.any():

@@ -39,9 +39,9 @@ _LABEL_COLUMNS = ("label", "fine_label", "labels")
 
 
 class Chunk(NamedTuple):
-    """Some rows: encoded images, labels (-1 where there is none), row numbers in the stored split, and their files."""
+    """Some rows: encoded images (or why one was not read), labels (-1 for none), row numbers in the split, and files."""
 
-    images: list[bytes | None]
+    images: list[bytes | OSError | None]
     labels: npt.NDArray[np.int64]
     ids: npt.NDArray[np.int64]
     files: list[str]
@@ -371,13 +371,20 @@ def _table_files(source: DataSource, stored: str) -> list[tuple[Path, int]]:
     ]
 
 
+def _bytes_of(path: Path) -> bytes | OSError | None:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        return error
+
+
 def _file_rows(files: Sequence[tuple[Path, int]], classes: tuple[str, ...]) -> Rows:
     """Image files, read as they are needed."""
 
     def chunks() -> Iterator[Chunk]:
         for first in range(0, len(files), _FILES):
             some = files[first : first + _FILES]
-            images: list[bytes | None] = [path.read_bytes() for path, _ in some]
+            images = [_bytes_of(path) for path, _ in some]
             labels = np.array([label for _, label in some], np.int64)
             yield Chunk(images, labels, np.arange(first, first + len(some)), [str(path) for path, _ in some])
 

@@ -113,7 +113,8 @@ def pictures_in(folder: str | Path, name: str) -> Iterator[Path]:
 
 
 def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in _PICTURES and path.is_file()
+    """By its name; a link that leads nowhere is one that cannot be read."""
+    return path.suffix.lower() in _PICTURES and (path.is_file() or (path.is_symlink() and not path.exists()))
 
 
 def _expanded(path: str | Path) -> Path:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
-from counterpoise.data.decode import Survey
+from counterpoise.data.decode import Survey, UnreadableImageError
 from counterpoise.data.images import Images, hold_out, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.data.rows import UNLABELLED, first_difference, read_rows
@@ -19,7 +19,8 @@ from counterpoise.data.sources import ood_split, resolve
 from counterpoise.data.stream import StreamLoader, sample_ids
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.findings import findings, missing_classes, reading
+from counterpoise.training.findings import findings, left_out, missing_classes, reading
+from counterpoise.training.progress import say
 from counterpoise.training.splits import FILES, TEST_SEED, held_out, is_own, splits_of
 
 Loader = MemoryLoader | StreamLoader
@@ -198,18 +199,30 @@ def _stored_images(
     survey: Survey | None = None,
 ) -> Images:
     """Images of a split; of a set to be streamed no copy is made, because it may be larger than a disk."""
-    return load_images(
-        options.name,
-        split,
-        root=root,
-        domain=options.domain,
-        ids=ids,
-        limit=limit,
-        size=options.size,
-        in_place=options.pipeline == "stream",
-        survey=survey or Survey(skip=options.unreadable == "skip"),
-        progress=reading(f"{options.name}, {split}"),
-    )
+    found = survey or Survey(skip=options.unreadable == "skip")
+    try:
+        images = load_images(
+            options.name,
+            split,
+            root=root,
+            domain=options.domain,
+            ids=ids,
+            limit=limit,
+            size=options.size,
+            in_place=options.pipeline == "stream",
+            survey=found,
+            progress=reading(f"{options.name}, {split}"),
+        )
+    except UnreadableImageError as error:
+        raise ValueError(f"{error}; remove it, or leave out what cannot be read: --data.unreadable skip") from None
+    if survey is None:
+        _say_left_out(found)
+    return images
+
+
+def _say_left_out(survey: Survey) -> None:
+    for line in left_out(survey):
+        say(line)
 
 
 def _stored_ids(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
@@ -235,7 +248,9 @@ def _limited(ids: Tensor, limit: int | None, *, spread: bool) -> Tensor:
 
 def _ood_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:
     split = ood_split(name, root=root)
-    images = load_images(name, split, root=root, limit=limit, size=recipe.data.size)
+    survey = Survey(skip=recipe.data.unreadable == "skip")
+    images = load_images(name, split, root=root, limit=limit, size=recipe.data.size, survey=survey)
+    _say_left_out(survey)
     # Sets of one name would be scored as one: near/test.parquet and far/test.parquet.
     names = [resolve(other, root=root).info.name for other in recipe.evaluation.ood]
     return images if names.count(images.name) == 1 else replace(images, name=name)

@@ -46,6 +46,16 @@ def missing_classes(recipe: Recipe, training: Images, validation: Images) -> Ite
         yield f"warning: {len(unseen)} {what} without validation images: {_some(unseen)}"
 
 
+def left_out(survey: Survey) -> Iterator[str]:
+    """A warning of images that cannot be read, if there are any."""
+    if survey.unreadable:
+        several = len(survey.unreadable) > 1
+        what = (
+            f"{len(survey.unreadable):,} images cannot be read and are" if several else "1 image cannot be read and is"
+        )
+        yield f"warning: {what} left out: {_some(survey.unreadable)}"
+
+
 def findings(
     recipe: Recipe, images: Images, survey: Survey, *, counts: Mapping[str, int], held_out: bool
 ) -> Iterator[str]:
@@ -62,8 +72,7 @@ def findings(
     least, most = (f"{size:,} ({printable(images.classes[sizes.index(size)])})" for size in (min(sizes), max(sizes)))
     span = f"{least} to {most}" if min(sizes) < max(sizes) else f"{sizes[0]:,}"
     yield f"{printable(images.name)}: {len(images):,} images, {len(sizes):,} classes of {span}"
-    if survey.unreadable:
-        yield f"warning: {len(survey.unreadable):,} images cannot be read and are left out: {_some(survey.unreadable)}"
+    yield from left_out(survey)
     height, width = images.pixels.shape[2:]
     yield f"sizes: {_sizes(survey.sizes)}" + ("" if recipe.data.size is None else f"; all become {width} x {height}")
     how = "as they are stored"
