@@ -1,4 +1,4 @@
-"""Fine-tune a pretrained text classifier with transformers.Trainer, by cross-entropy and as a mutual-transport ensemble.
+"""Fine-tune a pretrained text classifier with transformers.Trainer, by cross-entropy and by mutual transport.
 
     python examples/text_finetuning.py MODEL
 
@@ -13,7 +13,6 @@ weights, with different new heads.
 
 import argparse
 import ast
-import random
 import re
 import tempfile
 import warnings
@@ -40,16 +39,18 @@ import counterpoise
 from counterpoise.functional.losses import cross_entropy
 from counterpoise.integrations.transformers import ObjectiveCallback
 
-LIBRARIES = ("numpy", "sklearn", "torch", "pyarrow")
+LIBRARIES = ("matplotlib", "numpy", "scipy", "sklearn")
 LENGTH = 64
 
 
 def paragraphs(library: str) -> Iterator[str]:
     """First paragraphs of the docstrings of a library, read from its sources without importing it."""
     spec = find_spec(library)
-    assert spec is not None and spec.submodule_search_locations
-    names = re.compile(r"\b(numpy|np|sklearn|scikit-learn|pytorch|torch|pyarrow|pa|arrow)\b", re.IGNORECASE)
-    for path in sorted(Path(spec.submodule_search_locations[0]).rglob("*.py")):
+    assert spec is not None
+    assert spec.submodule_search_locations
+    names = re.compile(r"\b(matplotlib|pyplot|plt|numpy|np|scipy|sp|sklearn|scikit-learn)\b", re.IGNORECASE)
+    sources = sorted(Path(spec.submodule_search_locations[0]).rglob("*.py"))
+    for path in (sources[place] for place in np.random.default_rng(0).permutation(len(sources))):
         if "test" in str(path):
             continue
         with warnings.catch_warnings():
@@ -66,11 +67,12 @@ def documents(each: int) -> list[tuple[str, int]]:
     """So many different paragraphs of each library with its number, shuffled."""
     found: dict[str, int] = {}
     for label, library in enumerate(LIBRARIES):
-        texts = sorted(set(paragraphs(library)) - set(found))
-        found |= dict.fromkeys(random.Random(0).sample(texts, each), label)
+        for text in paragraphs(library):
+            found.setdefault(text, label)
+            if sum(other == label for other in found.values()) == each:
+                break
     rows = list(found.items())
-    random.Random(1).shuffle(rows)
-    return rows
+    return [rows[place] for place in np.random.default_rng(1).permutation(len(rows))]
 
 
 def tiny(texts: list[str]) -> tuple[Any, Any]:

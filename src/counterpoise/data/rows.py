@@ -39,7 +39,7 @@ _LABEL_COLUMNS = ("label", "fine_label", "labels")
 
 
 class Chunk(NamedTuple):
-    """Some rows: encoded images (or why one was not read), labels (-1 for none), row numbers in the split, and files."""
+    """Some rows: encoded images (or why one was not read), labels (-1: none), row numbers in the split, and files."""
 
     images: list[bytes | OSError | None]
     labels: npt.NDArray[np.int64]

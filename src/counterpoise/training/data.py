@@ -72,7 +72,7 @@ def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
             counts["testing"] = len(data.test_rows)
         elif splits.test and source.kind in FILES:
             counts["testing"] = read_rows(source, splits.test).total
-        notes = findings(recipe, images, survey, counts=counts, held_out=bool(held))
+        notes = findings(recipe, images, survey, normalised=data.validation, counts=counts, held_out=bool(held))
         data = replace(data, notes=(*notes, *data.notes))
     return data
 

@@ -9,7 +9,9 @@ from torch import Tensor
 from counterpoise._text import printable
 from counterpoise.data.decode import Survey
 from counterpoise.data.images import Images
+from counterpoise.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.methods import METHODS
 from counterpoise.training.progress import say
 
 _PAUSE = 5.0
@@ -57,7 +59,13 @@ def left_out(survey: Survey) -> Iterator[str]:
 
 
 def findings(
-    recipe: Recipe, images: Images, survey: Survey, *, counts: Mapping[str, int], held_out: bool
+    recipe: Recipe,
+    images: Images,
+    survey: Survey,
+    *,
+    normalised: Images,
+    counts: Mapping[str, int],
+    held_out: bool,
 ) -> Iterator[str]:
     """Images and classes, sizes, splits, normalisation, network: a line each.
 
@@ -65,6 +73,7 @@ def findings(
         recipe: of the run.
         images: all of the training split.
         survey: of all images that were read.
+        normalised: some of them as they are normalised.
         counts: how many images are for what.
         held_out: whether some of the training split are not for training.
     """
@@ -79,9 +88,21 @@ def findings(
     if held_out:
         how = "each class in proportion" if recipe.data.stratify else "by chance"
     yield f"split: {', '.join(f'{count:,} for {what}' for what, count in counts.items())}, {how}"
-    mean, std = (", ".join(f"{value:.3f}" for value in values) for values in (images.mean, images.std))
-    yield f"normalisation: mean {mean}; standard deviation {std}" + (f" ({images.note})" if images.note else "")
-    yield f"network: {recipe.primary.name}"
+    yield f"normalisation: {_normalisation(normalised, images)}"
+    networks = recipe.primary.name
+    if METHODS[recipe.method].models > 1:
+        same = recipe.auxiliary == recipe.primary
+        networks += f"; auxiliary: {'the same network' if same else recipe.auxiliary.name}"
+    yield f"network: {networks}; method: {recipe.method}"
+
+
+def _normalisation(used: Images, stored: Images) -> str:
+    mean, std = (", ".join(f"{value:.3f}" for value in values) for values in (used.mean, used.std))
+    if (used.mean, used.std) == (IMAGENET_MEAN, IMAGENET_STD):
+        origin = "ImageNet's"
+    else:
+        origin = "as the weights expect" if used.mean != stored.mean else printable(stored.name)
+    return f"mean {mean}, standard deviation {std} ({origin})"
 
 
 def _sizes(sizes: Sequence[tuple[int, int]]) -> str:
