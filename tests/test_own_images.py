@@ -21,7 +21,18 @@ from counterpoise.training.data import require_evaluable
 from odd_images import ODD, a_corrupt_file, a_table_with_two_columns_of_labels, pets, photos, rows_of, table
 
 SMALL = ["--primary.name", "cnn", "--auxiliary.name", "cnn", "--primary.width", "4", "--auxiliary.width", "4"]
-SMALL += ["--primary.small-images", "--auxiliary.small-images", "--data.size", "8", "--batch", "4", "--epochs", "1"]
+SMALL += [
+    "--primary.small-images",
+    "--auxiliary.small-images",
+    "--data.size",
+    "8",
+    "--batch",
+    "4",
+    "--epochs",
+    "1",
+    "--data.workers",
+    "0",
+]
 
 
 def prepared(path, *options):

@@ -1,6 +1,7 @@
 """One encoded image in, one uint8 array out; the same for sets in memory and for streams."""
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 
@@ -81,6 +82,12 @@ class Survey:
     skip: bool = False
     sizes: list[tuple[int, int]] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+
+
+def decoded_images(chunk: Chunk, *, channels: int, size: int | None) -> Iterator[npt.NDArray[np.uint8]]:
+    """Pixels `[H, W, C]` of one row after the other; errors name the row."""
+    for row in range(len(chunk.ids)):
+        yield _decoded_row(chunk, row, channels=channels, size=size, shape=None)[0]
 
 
 def decoded_chunk(

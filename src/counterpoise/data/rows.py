@@ -13,9 +13,9 @@ import numpy.typing as npt
 from torch import Tensor
 
 from counterpoise._extras import require
+from counterpoise.data.files import image_files
 from counterpoise.data.sets import MISSPELT
-from counterpoise.data.sources import ROOT_VARIABLE, WHOLE, DataSource, pictures_in, stored_split
-from counterpoise.data.tables import read_table, require_files
+from counterpoise.data.sources import ROOT_VARIABLE, WHOLE, DataSource, stored_split
 
 UNLABELLED: Final = -1
 CHUNK: Final = 1000
@@ -89,10 +89,8 @@ class Columns:
 def read_rows(source: DataSource, split: str, *, domain: str | None = None) -> Rows:
     """Open a split; `domain` leaves one domain out of `train` and makes it the `test` split."""
     stored = stored_split(source, split, domain)
-    if source.kind == "folder":
-        return _file_rows(_folder_files(source, stored), source.info.classes)
-    if source.kind == "table":
-        return _file_rows(_table_files(source, stored), source.info.classes)
+    if source.kind in ("folder", "table"):
+        return _file_rows(image_files(source, stored), source.info.classes)
     if source.kind == "hub":
         return _hub_rows(source, stored, split=split, domain=domain)
     files = source.files[stored]
@@ -334,11 +332,18 @@ def chunk_of(table: Any, columns: Columns, ids: npt.NDArray[np.int64], file: str
     """The rows of an Arrow table, whose row numbers are `ids`."""
     arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
     compute = require("pyarrow.compute", extra="train", purpose="reading Parquet files")
-    image, label = table.column(columns.image), table.column(columns.label)
+    image = table.column(columns.image)
     if arrow.types.is_struct(image.type):
         image = compute.struct_field(image, _BYTES)
-    labels = compute.fill_null(label.cast(arrow.int64()), UNLABELLED).to_numpy()
-    return Chunk(image.to_pylist(), labels, ids, [file] * len(ids))
+    return Chunk(image.to_pylist(), labels_in(table.column(columns.label)), ids, [file] * len(ids))
+
+
+def labels_in(column: Any) -> npt.NDArray[np.int64]:
+    """The labels of an Arrow column."""
+    arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
+    compute = require("pyarrow.compute", extra="train", purpose="reading Parquet files")
+    labels: npt.NDArray[np.int64] = compute.fill_null(column.cast(arrow.int64()), UNLABELLED).to_numpy()
+    return labels
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:
@@ -350,27 +355,6 @@ def _joined(chunks: list[Chunk]) -> Chunk:
     )
 
 
-def _folder_files(source: DataSource, stored: str) -> list[tuple[Path, int]]:
-    """Images below the class folders and their labels, in the order of class and path, without hidden ones."""
-    (folder,) = source.files[stored]
-    classes = source.info.classes
-    return [(path, label) for label, name in enumerate(classes) for path in sorted(pictures_in(folder, name))]
-
-
-def _table_files(source: DataSource, stored: str) -> list[tuple[Path, int]]:
-    """Images and labels of the rows of a table, in their order."""
-    (address,) = source.files[stored]
-    table = read_table(address)
-    require_files(table, address)
-    labels = {name: label for label, name in enumerate(source.info.classes)}
-    splits = table.splits or [WHOLE] * len(table.paths)
-    return [
-        (path, labels.get(label, UNLABELLED))
-        for path, label, split in zip(table.paths, table.labels, splits, strict=True)
-        if split == stored
-    ]
-
-
 def _bytes_of(path: Path) -> bytes | OSError | None:
     try:
         return path.read_bytes()
@@ -378,14 +362,14 @@ def _bytes_of(path: Path) -> bytes | OSError | None:
         return error
 
 
-def _file_rows(files: Sequence[tuple[Path, int]], classes: tuple[str, ...]) -> Rows:
+def _file_rows(files: Sequence[tuple[Path, int | None]], classes: tuple[str, ...]) -> Rows:
     """Image files, read as they are needed."""
 
     def chunks() -> Iterator[Chunk]:
         for first in range(0, len(files), _FILES):
             some = files[first : first + _FILES]
             images = [_bytes_of(path) for path, _ in some]
-            labels = np.array([label for _, label in some], np.int64)
+            labels = np.array([UNLABELLED if label is None else label for _, label in some], np.int64)
             yield Chunk(images, labels, np.arange(first, first + len(some)), [str(path) for path, _ in some])
 
     return Rows(len(files), classes, chunks())

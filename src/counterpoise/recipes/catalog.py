@@ -115,7 +115,15 @@ def finetune() -> Recipe:
         auxiliary=network,
         epochs=15,
         batch=32,
-        data=DataOptions(name="digits", validation=0.15, test=0.15, stratify=True, size=128, unreadable="skip"),
+        data=DataOptions(
+            name="digits",
+            validation=0.15,
+            test=0.15,
+            stratify=True,
+            unreadable="skip",
+            size=128,
+            augment=("RandomResizedCrop", "RandomHorizontalFlip"),
+        ),
         optimizer=OptimizerOptions(lr=0.01, schedule="cosine", warmup=1.0),
         engine=EngineOptions(),
     )
