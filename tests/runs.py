@@ -71,10 +71,10 @@ class Stop(L.Callback):
 
 
 class Tell(L.Callback):
-    """Sends SIGTERM to this process, in a step or in the validation after it."""
+    """Sends a signal to this process, in a step or in the validation after it."""
 
-    def __init__(self, step: int, *, validating: bool = False) -> None:
-        self.step, self.validating = step, validating
+    def __init__(self, step: int, *, validating: bool = False, signalled: int = signal.SIGTERM) -> None:
+        self.step, self.validating, self.signalled = step, validating, signalled
         self.left: Any = None
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
@@ -85,8 +85,8 @@ class Tell(L.Callback):
 
     def _tell(self, trainer: L.Trainer, *, now: bool) -> None:
         if now and trainer.global_step == self.step:
-            os.kill(os.getpid(), signal.SIGTERM)
-            self.left = signal.getsignal(signal.SIGTERM)
+            os.kill(os.getpid(), self.signalled)
+            self.left = signal.getsignal(self.signalled)
 
 
 def ending(folder: Path) -> tuple[str, list[str], list[str]]:

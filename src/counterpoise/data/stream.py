@@ -61,6 +61,8 @@ class StreamLoader:
         domain: for sets of domains: tested on, and left out of training.
         size: resize the shorter side to it and crop the centre.
         labelled: refuse rows without a label.
+        mean: of each channel, to normalise with; by default the set's.
+        std: of each channel, likewise.
         rank: of this process.
         world: number of processes; it must divide `batch`.
         device: where batches are augmented.
@@ -86,6 +88,8 @@ class StreamLoader:
         domain: str | None = None,
         size: int | None = None,
         labelled: bool = False,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
         rank: int = 0,
         world: int = 1,
         device: torch.device | str = "cpu",
@@ -102,7 +106,7 @@ class StreamLoader:
             raise ValueError(f"of {opened.source.info.name}, split {split!r}, no row is left to be read")
         info = opened.source.info
         self.name, self.note, self.flip, self.classes = info.name, info.note, info.flip, opened.classes
-        self.mean, self.std = info.mean, info.std
+        self.mean, self.std = mean or info.mean, std or info.std
         self.batch = batch
         self.seed = seed
         self.augmentation = augmentation

@@ -1,7 +1,7 @@
 """What a shared folder says about its weights: data only, as strict JSON."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import nn
@@ -9,6 +9,7 @@ from torch import nn
 from counterpoise._documents import from_document, to_document
 from counterpoise.export.temperature import temperature_value
 from counterpoise.models import Backbone, build_model
+from counterpoise.models.backbone import RANDOM
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.model", 1
 
@@ -57,7 +58,8 @@ class ModelConfig:
         """The network, with random weights."""
         if self.backbone is None or self.shape is None:
             raise ValueError("the configuration names no backbone: build the network yourself and pass it as model=")
-        return build_model(self.backbone, classes=len(self.class_names), channels=self.shape[0])
+        network = replace(self.backbone, weights=RANDOM)
+        return build_model(network, classes=len(self.class_names), channels=self.shape[0])
 
     def to_json(self) -> str:
         """Strict JSON."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from counterpoise._files import read_safetensors, replacing
 from counterpoise.export.primary import require_primary, uncompiled, with_version
 from counterpoise.export.temperature import Temperature, temperature_value, with_temperature
+from counterpoise.models.weights import misfits
 
 _NAMED = 12
 """Tensors that a message names."""
@@ -68,19 +69,6 @@ def require_fit(
             "Build the model with the backbone, classes, channels and dtype that the file was trained with"
         )
     return {name: value for name, value in metadata.items() if name not in shared}, tensors
-
-
-def misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    """What is missing in a state, unexpected, or of another dtype or shape."""
-    return [
-        *(f"{name} is missing" for name in expected if name not in found),
-        *(f"{name} is unexpected" for name in found if name not in expected),
-        *(
-            f"{name} is {found[name].dtype} {list(found[name].shape)}, not {value.dtype} {list(value.shape)}"
-            for name, value in expected.items()
-            if name in found and (found[name].dtype, found[name].shape) != (value.dtype, value.shape)
-        ),
-    ]
 
 
 def _stored(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -21,16 +21,18 @@ from counterpoise._files import digest_of, read_safetensors, write_text
 from counterpoise.export.config import SCHEMA, ModelConfig
 from counterpoise.export.primary import describe, require_primary, uncompiled
 from counterpoise.export.snippet import loading_snippet
-from counterpoise.export.weights import export_safetensors, fill, misfits, require_fit
+from counterpoise.export.weights import export_safetensors, fill, require_fit
 from counterpoise.metrics import Key, Scores
 from counterpoise.metrics.estimates import percent
+from counterpoise.models.weights import FOLDER_WEIGHTS as WEIGHTS
+from counterpoise.models.weights import misfits
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, HfApi
 
     from counterpoise.export.card import Card
 
-WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
+CONFIG, README = "config.json", "README.md"
 _INDEX = "model.safetensors.index.json"
 """Where transformers says in which of several files each weight is."""
 

@@ -1,7 +1,7 @@
 """The model that a backbone describes."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
@@ -18,6 +18,7 @@ from counterpoise.models.libraries import (
     torchvision_model,
     torchvision_names,
 )
+from counterpoise.models.weights import load_weights
 
 LIBRARIES = {
     "torchvision": (torchvision_names, torchvision_model),
@@ -26,11 +27,19 @@ LIBRARIES = {
 """What lists the names, and what builds one."""
 
 
-def build_model(backbone: Backbone, *, classes: int, channels: int = 3, seed: int | None = None) -> nn.Module:
-    """A model from images `[n, channels, height, width]` to logits `[n, classes]`, with random weights.
+def build_model(
+    backbone: Backbone,
+    *,
+    classes: int,
+    channels: int = 3,
+    seed: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> nn.Module:
+    """A model from images `[n, channels, height, width]` to logits `[n, classes]`, with the backbone's weights.
 
-    With a seed the weights depend on nothing else than the arguments: they are made on the CPU, and the global random
-    state is left as it was. Without one they are drawn from the global random state, like those of any module.
+    With a seed random weights, a new head among them, depend on nothing else than the arguments: they are made on the
+    CPU, and the global random state is left as it was. Without one they are drawn from the global random state, like
+    those of any module. `say` is told in one line where the weights come from.
 
     >>> model = build_model(Backbone("cnn", width=8), classes=10, channels=1, seed=0)
     >>> model(torch.zeros(2, 1, 8, 8)).shape
@@ -40,7 +49,9 @@ def build_model(backbone: Backbone, *, classes: int, channels: int = 3, seed: in
         if number < 1:
             raise ValueError(f"{what} must be at least 1, got {number}")
     with _seeded(seed):
-        return _build(backbone, classes=classes, channels=channels)
+        model = _build(backbone, classes=classes, channels=channels)
+        say(load_weights(model, backbone, classes=classes, channels=channels))
+        return model
 
 
 def list_models(pattern: str = "*") -> list[str]:

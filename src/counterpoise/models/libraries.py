@@ -1,4 +1,4 @@
-"""Networks of torchvision and timm, without their pretrained weights: nothing is downloaded."""
+"""Networks of torchvision and timm, with random weights."""
 
 from types import ModuleType
 
@@ -35,7 +35,7 @@ def timm_model(name: str, *, classes: int, channels: int) -> nn.Module:
     model: nn.Module = timm().create_model(
         name,
         pretrained=False,
-        # The normalisation of weights that are not loaded: random ones take images of any.
+        # The normalisation of weights that are not loaded yet: random ones take images of any.
         pretrained_cfg_overlay={"mean": None, "std": None},
         num_classes=classes,
         in_chans=channels,

@@ -28,6 +28,12 @@ def normalisation_of(model: nn.Module) -> Normalisation | None:
     return Normalisation(tuple(config["mean"]), tuple(config["std"]))
 
 
+def network_of(model: nn.Module) -> nn.Module:
+    """The network that a model is, or normalises images for."""
+    network = getattr(model, "network", model)
+    return network if isinstance(network, nn.Module) else model
+
+
 def require_same_images(models: Sequence[nn.Module], *, shape: Sequence[int]) -> None:
     """Refuse models that cannot learn from one batch, such as a primary and its auxiliaries.
 
@@ -80,6 +86,11 @@ class Renormalised(nn.Module):
         self.pretrained_cfg = given._asdict()  # what `normalisation_of` reads: the images that it must get
         self.register_buffer("scale", given_std / std, persistent=False)
         self.register_buffer("shift", (given_mean - mean) / std, persistent=False)
+
+    @property
+    def network(self) -> nn.Module:
+        """The model itself: what knows its layers and its head."""
+        return self.model
 
     def forward(self, images: Tensor) -> Any:
         """Images `[n, C, H, W]` to what the model returns."""

@@ -102,18 +102,28 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """SGD, and how its learning rate changes."""
+    """The optimizer, and how its learning rate changes."""
 
+    name: str = "sgd"
+    """sgd, adamw, or any optimizer of timm by its name there, such as lamb or nadamw."""
     lr: float = 0.1
     """Learning rate of the primary, and of every model of deep mutual learning."""
     auxiliary_lr: float = 0.01
     """Learning rate of the auxiliaries, which never decays."""
+    auxiliary_factor: float | None = None
+    """Learning rate of the auxiliaries as a factor of the primary's, which it then follows; None for auxiliary_lr."""
+    layer_decay: float = 1.0
+    """Factor from the learning rate of one layer to that of the layer before it; 1 for one rate in all layers."""
+    frozen_epochs: int = 0
+    """Epochs at the start in which networks with weights that are not random train their head alone."""
     momentum: float = 0.9
-    """Momentum."""
+    """Momentum, of SGD and of those optimizers of timm that have it."""
     nesterov: bool = False
-    """Nesterov's form of momentum."""
+    """Nesterov's form of momentum, of SGD."""
     weight_decay: float = 5e-4
     """Weight decay."""
+    decay_norms: bool = True
+    """Let weight decay act on norms and biases too."""
     schedule: Literal["step", "cosine"] = "step"
     """How `lr` decays: by steps at the milestones, or along half a cosine to zero."""
     milestones: tuple[int, ...] = (150, 200, 250, 300)
@@ -133,7 +143,11 @@ class OptimizerOptions:
             "optimizer.warmup": self.warmup,
             "optimizer.decay": self.decay,
         }
+        rates |= {"optimizer.auxiliary_factor": self.auxiliary_factor, "optimizer.layer_decay": self.layer_decay}
+        others["optimizer.frozen_epochs"] = self.frozen_epochs
         problems = not_positive(rates) + negative(others)
+        if self.layer_decay > 1:
+            problems.append(f"optimizer.layer_decay must be at most 1, got {self.layer_decay}")
         if self.nesterov and not self.momentum:
             problems.append("optimizer.nesterov needs optimizer.momentum, which is 0")
         if sorted({0, *self.milestones}) != [0, *self.milestones]:
@@ -251,6 +265,8 @@ class Recipe:
     """Passes over the training images."""
     batch: int = 100
     """Images in a step, over all devices."""
+    patience: int | None = None
+    """Stop after so many epochs without a lower validation NLL, and ship the best epoch; None to ship the last."""
     seed: int = 0
     """Decides the split, the initial weights, the order of images and their augmentation."""
     initial_weights: InitialWeights = field(default="by-seed", metadata=first_value("by-count"))
@@ -263,11 +279,15 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", operator.index(self.seed))  # of NumPy's integers, a plain one
-        problems = not_positive({"epochs": self.epochs, "batch": self.batch}) + negative({"seed": self.seed})
+        problems = not_positive({"epochs": self.epochs, "batch": self.batch, "patience": self.patience}) + negative(
+            {"seed": self.seed}
+        )
         if self.seed > LARGEST_SEED:
             problems.append(f"seed must be at most {LARGEST_SEED:,}, got {self.seed}")
         if self.batch % (devices := self.engine.devices * self.engine.nodes):
             problems.append(f"batch {self.batch} cannot be divided between {devices} devices")
+        if self.optimizer.frozen_epochs >= self.epochs:
+            problems.append(f"optimizer.frozen_epochs must be below epochs, {self.epochs}")
         # A record may be read where its method, somebody's own, is not known: training asks for it by name.
         method = METHODS.get(self.method)
         if method is not None and method.prunes and self.data.pipeline == "stream":

@@ -44,6 +44,42 @@ class AverageWeights(L.Callback):
             pl_module.average.update_parameters(pl_module.primary)
 
 
+class StopEarly(L.Callback):
+    """Ends training after `patience` epochs in a row without a lower validation NLL.
+
+    Attributes:
+        waited: epochs since the best one; 0 where the last epoch is the best so far.
+    """
+
+    # Not Lightning's EarlyStopping (2.6.6): a run that was killed after its last epoch would train another one when it
+    # is resumed (test_finetuning.py).
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.waited = 0
+        self._lowest = math.inf
+
+    def state_dict(self) -> dict[str, Any]:
+        """The lowest NLL, and how long ago it was."""
+        return {"lowest": self._lowest, "waited": self.waited}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on waiting."""
+        self._lowest, self.waited = state_dict["lowest"], state_dict["waited"]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """A run that had stopped stays so."""
+        trainer.should_stop = self.waited >= self.patience
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Compare, the same on all ranks."""
+        assert isinstance(pl_module, ObjectiveModule)
+        nll = pl_module.validation["nll"]
+        self.waited = 0 if nll < self._lowest else self.waited + 1
+        self._lowest = min(nll, self._lowest)
+        trainer.should_stop = self.waited >= self.patience
+
+
 class RunLogs(L.Callback):
     """Fills `steps.csv` and `epochs.csv` of a run; losses are fetched from the device some steps at a time."""
 

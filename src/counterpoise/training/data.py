@@ -19,6 +19,7 @@ from counterpoise.data.rows import UNLABELLED, first_difference, read_rows
 from counterpoise.data.sources import ood_split, resolve
 from counterpoise.data.stream import StreamLoader, class_counts, sample_ids
 from counterpoise.data.transforms import Mixing, Transforms
+from counterpoise.models.weights import expected_normalisation
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.findings import findings, left_out, missing_classes, reading
@@ -90,6 +91,7 @@ def from_images(
     ood: Mapping[str, Callable[[], Images]] | None = None,
 ) -> RunData:
     """Training images in memory, of which some are held out, unless there are validation and test images."""
+    images = normalised_for(recipe, images)
     require_labels(images.labels, images.ids, where=[images.name] * len(images))
     options = recipe.data
     kept = torch.arange(len(images))
@@ -103,6 +105,7 @@ def from_images(
         )
         kept, held = kept[rest], kept[chosen]
         validation = images.take(held)
+    validation = normalised_for(recipe, validation)
     require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
     _require_steps(recipe, len(kept))
     training = images.take(kept)
@@ -142,7 +145,8 @@ def _streamed(
     limited = _limited(ids, options.limit, spread=options.spread)
     kept, rows = hold_out(len(limited), size=options.validation, seed=recipe.seed)
     _require_steps(recipe, len(kept))
-    validation = _stored_images(options, "train", root=root, ids=limited[rows], limit=None)
+    stored = _stored_images(options, "train", root=root, ids=limited[rows], limit=None)
+    validation = normalised_for(recipe, stored)
     require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
     transforms, mixing, weights = _transforms(recipe, validation), _mixing(recipe, validation), None
     if options.balance == "weights":
@@ -164,6 +168,8 @@ def _streamed(
             domain=options.domain,
             size=options.size,
             labelled=True,
+            mean=validation.mean,
+            std=validation.std,
             rank=rank,
             world=world,
             transforms=transforms,
@@ -192,6 +198,12 @@ def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) 
             )
     for name in recipe.evaluation.ood:
         require_same_kind(_ood_images(recipe, name, root=root, limit=1), shape=shape, classes=None)
+
+
+def normalised_for(recipe: Recipe, images: Images) -> Images:
+    """The images with the normalisation that the primary's weights expect, where they are not random."""
+    expected = expected_normalisation(recipe.primary, channels=images.pixels.shape[1])
+    return images if expected is None else replace(images, mean=expected.mean, std=expected.std)
 
 
 def _has_labels(images: Images) -> bool:

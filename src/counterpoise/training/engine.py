@@ -26,7 +26,7 @@ from counterpoise.objectives import Objective
 from counterpoise.objectives.protocol import as_module
 from counterpoise.recipes.config import LARGER_IS_BETTER, EngineOptions, Recipe
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.callbacks import AverageWeights, PruneSamples, RunLogs, progress_callback
+from counterpoise.training.callbacks import AverageWeights, PruneSamples, RunLogs, StopEarly, progress_callback
 from counterpoise.training.checkpoints import Entry
 from counterpoise.training.data import RunData
 from counterpoise.training.devices import computes_bfloat16, visible_devices
@@ -49,9 +49,13 @@ def fit(
     data: RunData,
     *,
     resume_from: Entry | None,
+    pretrained: Sequence[bool] = (),
     callbacks: Sequence[L.Callback] = (),
 ) -> ObjectiveModule:
-    """Train the objective from the start or from a checkpoint; the trained module comes back."""
+    """Train the objective from the start or from a checkpoint; the trained module comes back.
+
+    `pretrained` says of each model whether its weights were trained before: the recipe may freeze those at first.
+    """
     engine = recipe.engine
     if engine.strategy != "fsdp":  # which takes contiguous parameters only
         # Images come in this layout; convolutions in it are faster.
@@ -62,6 +66,7 @@ def fit(
         objective,
         optimizer=recipe.optimizer,
         epochs=recipe.epochs,
+        pretrained=pretrained,
         ema=engine.ema,
         sharded=engine.strategy == "fsdp",
         class_weights=data.class_weights,
@@ -112,19 +117,23 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
         logs.steps.begin_after(step)
         logs.epochs.begin_after(step)
     files, termination = VerifiedCheckpointIO(), TerminationSignal()
+    stopping = None if recipe.patience is None else StopEarly(recipe.patience)
+    monitor = engine.monitor if stopping is None else "nll"
     checkpoints = SaveCheckpoints(
         folder.checkpoints,
         files=files,
         every_steps=engine.checkpoint_steps,
         every_epochs=engine.checkpoint_epochs,
-        metric=engine.monitor,
-        larger_is_better=engine.monitor in LARGER_IS_BETTER,
+        metric=monitor,
+        larger_is_better=monitor in LARGER_IS_BETTER,
+        stopping=stopping,
         flush=logs.flush,
         termination=termination,
     )
-    pruning = [PruneSamples(recipe.pruning)] if METHODS[recipe.method].prunes else []
+    asked: list[L.Callback] = [PruneSamples(recipe.pruning)] if METHODS[recipe.method].prunes else []
+    asked += [] if stopping is None else [stopping]
     # Checkpoints come last, so that one holds what all others know after the step.
-    watching = [SaveRandomState(), AverageWeights(), logs, progress_callback(), *pruning, *callbacks]
+    watching = [SaveRandomState(), AverageWeights(), logs, progress_callback(), *asked, *callbacks]
     watching += [termination, checkpoints]
     plugins: list[Any] = [files, *_environment(engine)]
     precision = _precision(engine)

@@ -18,6 +18,7 @@ from counterpoise.export.config import ModelConfig
 from counterpoise.metrics import Key, Performance, Stream, TopLabelCalibration
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.protocol import Estimates
+from counterpoise.models.backbone import RANDOM
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.predictions.digest import digest_path
@@ -27,16 +28,13 @@ from counterpoise.scoring.batches import checked_rows, clean_rows
 from counterpoise.training.data import RunData, require_same_kind
 from counterpoise.training.devices import full_float32
 from counterpoise.training.folder import RunFolder
-from counterpoise.training.networks import Trained, header_of
+from counterpoise.training.networks import Say, Trained, header_of
 
 VALIDATION_METRICS: dict[ValidationMetric, Key] = {"nll": Key.NLL, "accuracy": Key.ACCURACY, "ece": Key.ECE}
 """What is measured on the validation images after every epoch."""
 
 OOD_PREFIX = "ood_"
 _LONGEST_NAME = 100
-
-Say = Callable[[str], None]
-"""Shows a line of progress."""
 
 
 def evaluate_run(
@@ -177,7 +175,7 @@ def config_of(trained: Trained, *, temperature: float) -> ModelConfig:
         mean=trained.mean,
         std=trained.std,
         temperature=temperature,
-        backbone=trained.recipe.primary,
+        backbone=replace(trained.recipe.primary, weights=RANDOM),  # those of the folder take their place
     )
 
 

@@ -89,10 +89,11 @@ def findings(
         how = "each class in proportion" if recipe.data.stratify else "by chance"
     yield f"split: {', '.join(f'{count:,} for {what}' for what, count in counts.items())}, {how}"
     yield f"normalisation: {_normalisation(normalised, images)}"
-    networks = recipe.primary.name
+    networks = f"{recipe.primary.name}, {recipe.primary.weights} weights"
     if METHODS[recipe.method].models > 1:
         same = recipe.auxiliary == recipe.primary
-        networks += f"; auxiliary: {'the same network' if same else recipe.auxiliary.name}"
+        other = "the same" if same else f"{recipe.auxiliary.name}, {recipe.auxiliary.weights} weights"
+        networks += f"; auxiliary: {other}"
     yield f"network: {networks}; method: {recipe.method}"
 
 

@@ -5,14 +5,13 @@ Learning rates are a function of progress alone, so that there is no scheduler w
 
 import math
 from bisect import bisect_right
-from itertools import groupby
-from typing import Any
+from collections.abc import Sequence
 
 import lightning as L  # noqa: N812
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from counterpoise.data.balance import label_weights
@@ -24,6 +23,7 @@ from counterpoise.training.data import Loader, RunData
 from counterpoise.training.devices import full_float32
 from counterpoise.training.distributed import average_buffers, shard, world_size
 from counterpoise.training.evaluation import measured, measuring_streams
+from counterpoise.training.optimizers import DECIDED, build_optimizer, trunk_parameters
 
 REMEDY = "a lower optimizer.lr, a warmup or a clip may help"
 """What to do when training breaks down."""
@@ -34,8 +34,9 @@ class ObjectiveModule(L.LightningModule):
 
     Args:
         objective: any module that satisfies `counterpoise.Objective`.
-        optimizer: SGD and how its learning rate changes.
+        optimizer: which one, and how its learning rate changes.
         epochs: of the whole training, which schedules are relative to.
+        pretrained: for each model, whether its trunk is frozen for the options' first epochs.
         ema: decay of the moving average of the primary, or None for no average.
         sharded: whether the parameters are sharded over the ranks (FSDP2).
         class_weights: weights of the samples' classes in the training loss, float32 `[K]`; None for no weights.
@@ -47,6 +48,7 @@ class ObjectiveModule(L.LightningModule):
         *,
         optimizer: OptimizerOptions,
         epochs: int,
+        pretrained: Sequence[bool] = (),
         ema: float | None = None,
         sharded: bool = False,
         class_weights: Tensor | None = None,
@@ -59,6 +61,7 @@ class ObjectiveModule(L.LightningModule):
         self.options = optimizer
         self.epochs = epochs
         self.sharded = sharded
+        self.pretrained = pretrained
         self.latest = ObjectiveOutput()
         self.validation: dict[str, float] = {}
         self._streams = measuring_streams()
@@ -79,6 +82,17 @@ class ObjectiveModule(L.LightningModule):
         (name,) = (name for name, module in self.named_modules() if module is self.shipped)
         return f"{name}."
 
+    @property
+    def _frozen(self) -> bool:
+        return self.current_epoch < self.options.frozen_epochs
+
+    def _trunks(self) -> list[nn.Parameter]:
+        """Asked for each time: FSDP puts other parameters in the place of those that a model began with."""
+        if not self.options.frozen_epochs:
+            return []
+        frozen = zip(self.objective.models, self.pretrained, strict=True)
+        return [parameter for model, known in frozen if known for parameter in trunk_parameters(model)]
+
     def configure_model(self) -> None:
         """Share the work with the other ranks."""
         if self.sharded:
@@ -89,25 +103,16 @@ class ObjectiveModule(L.LightningModule):
             self.objective.process_group = dist.group.WORLD
 
     def configure_optimizers(self) -> Optimizer:
-        """SGD over the objective's groups."""
-        return SGD(self._groups(), lr=self.options.lr, **self._sgd_options())
-
-    def _groups(self) -> list[dict[str, Any]]:
-        return self.objective.parameter_groups(lr=self.options.lr, auxiliary_lr=self.options.auxiliary_lr)
-
-    def _sgd_options(self) -> dict[str, Any]:
-        options = self.options
-        return {
-            "momentum": options.momentum,
-            "nesterov": options.nesterov,
-            "weight_decay": options.weight_decay,
-        }
+        """That of the options, over the objective's parameters."""
+        return build_optimizer(self.objective, self.options)
 
     def on_train_start(self) -> None:
         """Tell the loader which epoch it is in; one that was interrupted goes on, and has no start."""
         # A checkpoint brings the options that it was saved with, which a recipe edited since then no longer has.
-        for group, given in zip(self.trainer.optimizers[0].param_groups, self._groups(), strict=True):
-            group |= self._sgd_options() | {"initial_lr": given["lr"], "scheduled": given.get("scheduled", True)}
+        given = build_optimizer(self.objective, self.options).param_groups
+        for group, asked in zip(self.trainer.optimizers[0].param_groups, given, strict=True):
+            group |= {name: asked[name] for name in DECIDED if name in asked}
+            group |= {"initial_lr": asked["lr"], "scheduled": asked["scheduled"]}
         self.on_train_epoch_start()
         # After the last batch of an epoch, whatever its number: epochs of pruned samples are shorter than the first.
         self.trainer.val_check_batch = float("inf")
@@ -115,6 +120,9 @@ class ObjectiveModule(L.LightningModule):
     def on_train_epoch_start(self) -> None:
         """Tell the loader which epoch it is in."""
         self.trainer.train_dataloader.set_epoch(self.current_epoch)  # type: ignore[union-attr]
+        if world_size() == 1:
+            for parameter in self._trunks():
+                parameter.requires_grad_(not self._frozen)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Set the learning rates, and tell the objective how far training is."""
@@ -136,6 +144,12 @@ class ObjectiveModule(L.LightningModule):
             )
         return loss
 
+    def on_after_backward(self) -> None:
+        """Leave out the gradients of frozen trunks, which ranks that share a model had to compute."""
+        if self._frozen:
+            for parameter in self._trunks():
+                parameter.grad = None
+
     def configure_gradient_clipping(
         self,
         optimizer: Optimizer,
@@ -145,12 +159,11 @@ class ObjectiveModule(L.LightningModule):
         """Clip each model by its own norm: one joint norm would couple the models."""
         if self.options.clip is None:
             return
-        owner = {
-            parameter: index for index, model in enumerate(self.objective.models) for parameter in model.parameters()
-        }
-        for group in optimizer.param_groups:
-            for _, parameters in groupby(group["params"], owner.get):
-                nn.utils.clip_grad_norm_(list(parameters), self.options.clip)
+        models = [list(model.parameters()) for model in self.objective.models]
+        owned = {id(parameter) for parameters in models for parameter in parameters}
+        others = [each for group in optimizer.param_groups for each in group["params"] if id(each) not in owned]
+        for parameters in (*models, others):
+            nn.utils.clip_grad_norm_(parameters, self.options.clip)
 
     def on_validation_epoch_start(self) -> None:
         """Forget the last epoch; every rank goes on with the same BatchNorm statistics."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from counterpoise._files import read_safetensors
 from counterpoise.data.images import Images
 from counterpoise.export import describe, load_safetensors
-from counterpoise.models import build_model
+from counterpoise.models import Backbone, Normalisation, Renormalised, build_model, normalisation_of
+from counterpoise.models.backbone import RANDOM
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import Header
 from counterpoise.recipes.config import Recipe
@@ -21,6 +22,9 @@ from counterpoise.training.folder import RunFolder, installed_versions, trained_
 
 ModelFactory = Callable[[int], Sequence[nn.Module]]
 """Makes the models of one training from its seed: the primary first, then auxiliaries or peers."""
+
+Say = Callable[[str], None]
+"""Shows a line of progress."""
 
 
 class Members(nn.Module):
@@ -58,10 +62,24 @@ class Trained:
     metadata: dict[str, str]
 
 
-def recipe_models(recipe: Recipe, *, classes: int, channels: int) -> ModelFactory:
-    """The networks that a recipe names."""
+def recipe_models(
+    recipe: Recipe,
+    *,
+    classes: int,
+    channels: int,
+    normalisation: Normalisation | None = None,
+    say: Say = lambda _: None,
+) -> ModelFactory:
+    """The networks that a recipe names.
+
+    Args:
+        recipe: names them, and their weights.
+        classes: of the images.
+        channels: of the images.
+        normalisation: of the images. An auxiliary whose weights expect another normalises them for itself.
+        say: told where weights come from that are not random.
+    """
     count = METHODS[recipe.method].models
-    backbones = [recipe.primary] + [recipe.auxiliary] * (count - 1)
 
     def seed_of(index: int, seed: int) -> int:
         if recipe.initial_weights == "by-count":
@@ -69,11 +87,18 @@ def recipe_models(recipe: Recipe, *, classes: int, channels: int) -> ModelFactor
         # Mixed, because torch takes 32 bits on the CPU: a sum would soon be the seed of another run's primary.
         return seed if index == 0 else int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
 
+    def network(backbone: Backbone, role: str, *, seed: int) -> nn.Module:
+        def told(line: str) -> None:
+            if backbone.weights != RANDOM:
+                say(f"{role}: {line}")
+
+        model = build_model(backbone, classes=classes, channels=channels, seed=seed, say=told)
+        as_they_are = normalisation is None or normalisation_of(model) in (None, normalisation)
+        return model if as_they_are else Renormalised(model, given=normalisation)
+
     def build(seed: int) -> list[nn.Module]:
-        return [
-            build_model(backbone, classes=classes, channels=channels, seed=seed_of(index, seed))
-            for index, backbone in enumerate(backbones)
-        ]
+        auxiliaries = [network(recipe.auxiliary, "auxiliary", seed=seed_of(index, seed)) for index in range(1, count)]
+        return [network(recipe.primary, "primary", seed=seed_of(0, seed)), *auxiliaries]
 
     return build
 
@@ -109,8 +134,11 @@ def load_run(
     classes = tuple(json.loads(metadata["class_names"]))
     channels, height, width = image_shape(metadata)
     if networks is None:
-        models = models or recipe_models(recipe, classes=len(classes), channels=channels)
-        networks = [models(0)[0] for _ in folders]
+        backbone = replace(recipe.primary, weights=RANDOM)
+        networks = [
+            build_model(backbone, classes=len(classes), channels=channels) if models is None else models(0)[0]
+            for _ in folders
+        ]
     for network, part in zip(networks, folders, strict=True):
         load_safetensors(network, part.primary)
     return Trained(

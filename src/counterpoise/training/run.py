@@ -6,10 +6,12 @@ from pathlib import Path
 
 import torch
 
+from counterpoise._files import digest_of
 from counterpoise.data.corruptions import require_corruptible
 from counterpoise.export.weights import export_weights
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.models import require_same_images
+from counterpoise.models import Normalisation, require_same_images
+from counterpoise.models.backbone import RANDOM
 from counterpoise.objectives import Objective
 from counterpoise.recipes.config import Allowance, Recipe
 from counterpoise.recipes.methods import METHODS
@@ -168,7 +170,13 @@ def _prepared(
         raise ValueError(f"{images.name} has {len(images.classes)} class; at least 2 are needed")
     if len(images) < processes:
         raise ValueError(f"{len(images)} images are for validation, fewer than there are processes, {processes}")
-    make = models or recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
+    make = models or recipe_models(
+        recipe,
+        classes=len(images.classes),
+        channels=images.pixels.shape[1],
+        normalisation=Normalisation(images.mean, images.std),
+        say=say if is_first_process() else lambda _: None,
+    )
     seed = member_seeds(recipe)[0]
     built = make(seed)
     if len(built) != (count := METHODS[recipe.method].models):
@@ -228,12 +236,21 @@ def _train_one(recipe: Recipe, folder: RunFolder, objective: Objective, plan: _P
         write_manifest(folder.checkpoints, replace(manifest, last=entry, previous=None))
     if is_first_process():
         remove_strays(folder.checkpoints)
-    prefix = fit(recipe, folder, objective, plan.data, resume_from=entry).shipped_prefix
+    backbones = [recipe.primary] + [recipe.auxiliary] * (METHODS[recipe.method].models - 1)
+    pretrained = [plan.own or backbone.weights != RANDOM for backbone in backbones]
+    module = fit(recipe, folder, objective, plan.data, resume_from=entry, pretrained=pretrained)
+    prefix = module.shipped_prefix
     if is_first_process():
-        last = read_manifest(folder.checkpoints).last
-        assert last is not None
+        manifest = read_manifest(folder.checkpoints)
+        ships = manifest.last if recipe.patience is None else manifest.best
+        assert ships is not None
+        if digest_of(folder.checkpoints / ships.file) != ships.sha256:
+            raise ValueError(
+                f"{folder.checkpoints / ships.file}, the best epoch, has changed since it was written; remove the "
+                "checkpoints to train anew"
+            )
         # From the file, because a rank's own module may hold but a shard of the weights.
-        state = torch.load(folder.checkpoints / last.file, map_location="cpu", weights_only=True)["state_dict"]
+        state = torch.load(folder.checkpoints / ships.file, map_location="cpu", weights_only=True)["state_dict"]
         weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
         metadata = metadata_of(recipe, plan.data.validation, own=objective.primary if plan.own else None)
         export_weights(weights, folder.primary, metadata=metadata)

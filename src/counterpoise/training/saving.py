@@ -8,10 +8,11 @@ import hashlib
 import random
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from types import FrameType
+from typing import IO, Any, Final
 
 import lightning as L  # noqa: N812
 import numpy as np
@@ -22,6 +23,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from counterpoise._files import digest_of, replacing
+from counterpoise.training.callbacks import StopEarly
 from counterpoise.training.checkpoints import Entry, read_manifest, write_manifest
 from counterpoise.training.distributed import average_buffers, gathered, world_size
 from counterpoise.training.module import ObjectiveModule
@@ -87,8 +89,15 @@ class SaveRandomState(L.Callback):
         self._restored = None
 
 
+_SECOND: Final[Mapping[signal.Signals, Callable[[int, FrameType | None], Any] | signal.Handlers]] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
+"""What a second signal does after the first, which has the run save its step and end."""
+
+
 class TerminationSignal(L.Callback):
-    """Takes notice of SIGTERM while a run trains; a second one ends the process at once.
+    """Takes notice of SIGTERM and Ctrl-C while a run trains; a second one ends the process at once.
 
     Attributes:
         requested: whether any process of the run got the signal, the same on all of them.
@@ -103,7 +112,8 @@ class TerminationSignal(L.Callback):
         # Within Lightning's (2.6.6) a rank sends a broadcast that no other rank waits for: where one rank alone gets
         # the signal, the run hangs instead of saving its step (test_parallel.py).
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._handle)
+            for signalled in _SECOND:
+                signal.signal(signalled, self._handle)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Agree on it after every step."""
@@ -113,9 +123,9 @@ class TerminationSignal(L.Callback):
         """And after a validation."""
         self._agree(trainer)
 
-    def _handle(self, *_: Any) -> None:
+    def _handle(self, signalled: int, _: Any) -> None:
         self._signalled = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signalled, _SECOND[signal.Signals(signalled)])
 
     def _agree(self, trainer: L.Trainer) -> None:
         self.requested = self._signalled
@@ -195,6 +205,7 @@ class SaveCheckpoints(L.Callback):
         every_epochs: epochs between checkpoints; the last epoch always has one.
         metric: validation metric that decides which is best.
         larger_is_better: about this metric.
+        stopping: which epoch is the best so far; it is always saved, because the best one ships. None if the last does.
         flush: called before each checkpoint, so that logs hold every step that the checkpoint has seen.
         termination: knows whether the run is to end, which it does as soon as it has saved.
     """
@@ -208,6 +219,7 @@ class SaveCheckpoints(L.Callback):
         every_epochs: int,
         metric: str,
         larger_is_better: bool,
+        stopping: StopEarly | None,
         flush: Callable[[], None],
         termination: TerminationSignal,
     ) -> None:
@@ -217,6 +229,7 @@ class SaveCheckpoints(L.Callback):
         self.every_epochs = every_epochs
         self.metric = metric
         self.larger_is_better = larger_is_better
+        self.stopping = stopping
         self.flush = flush
         self.termination = termination
 
@@ -231,8 +244,10 @@ class SaveCheckpoints(L.Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save after the validation."""
         epoch = trainer.current_epoch + 1
-        if epoch % self.every_epochs == 0 or epoch == trainer.max_epochs or self.termination.requested:
-            assert isinstance(pl_module, ObjectiveModule)
+        assert isinstance(pl_module, ObjectiveModule)
+        due = epoch % self.every_epochs == 0 or epoch == trainer.max_epochs or trainer.should_stop
+        best = self.stopping is not None and self.stopping.waited == 0
+        if due or best or self.termination.requested:
             self._save(trainer, pl_module, value=pl_module.validation.get(self.metric))
 
     def _save(self, trainer: L.Trainer, module: L.LightningModule, *, value: float | None) -> None:
@@ -260,12 +275,10 @@ class SaveCheckpoints(L.Callback):
         )
         manifest = read_manifest(self.folder)
         previous = manifest.last if manifest.last and manifest.last.file != entry.file else manifest.previous
-        best = entry if self._is_best(entry, manifest.best) else manifest.best
+        best = entry if value is not None and self._is_best(value, manifest.best) else manifest.best
         write_manifest(self.folder, replace(manifest, last=entry, previous=previous, best=best))
 
-    def _is_best(self, entry: Entry, best: Entry | None) -> bool:
-        if entry.value is None:
-            return False
-        if best is None or best.value is None or best.metric != entry.metric:
+    def _is_best(self, value: float, best: Entry | None) -> bool:
+        if best is None or best.value is None or best.metric != self.metric:
             return True
-        return entry.value > best.value if self.larger_is_better else entry.value < best.value
+        return value > best.value if self.larger_is_better else value < best.value
