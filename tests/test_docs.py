@@ -25,7 +25,7 @@ NEED_DATA = {"docs/tutorial.md": "cifar10"}
 NEED_NETWORK = {"docs/photos.md": "weights are downloaded"}
 SMALLER = {
     "docs/photos.md": {
-        "train photos/ --recipe finetune": "train photos/ --recipe finetune --epochs 2 --data.size 8 --data.workers 0"
+        "train photos/ --recipe finetune": "train photos/ --recipe finetune --epochs 2 --data.size 8 --data.workers 0 --optimizer.layer-decay 1"
         + "".join(
             f" --{role}.name cnn --{role}.width 8 --{role}.small-images --{role}.weights random"
             for role in ("primary", "auxiliary")

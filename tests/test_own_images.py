@@ -20,18 +20,10 @@ from counterpoise.training import load_run, named_data
 from counterpoise.training.data import require_evaluable
 from odd_images import ODD, a_corrupt_file, a_table_with_two_columns_of_labels, pets, photos, rows_of, table
 
-SMALL = ["--primary.name", "cnn", "--auxiliary.name", "cnn", "--primary.width", "4", "--auxiliary.width", "4"]
-SMALL += [
-    "--primary.small-images",
-    "--auxiliary.small-images",
-    "--data.size",
-    "8",
-    "--batch",
-    "4",
-    "--epochs",
-    "1",
-    "--data.workers",
-    "0",
+NETWORK = ("name=cnn", "width=4", "weights=random", "small-images")
+SMALL = [
+    *(f"--{role}.{option}" for role in ("primary", "auxiliary") for option in NETWORK),
+    *("--data.size=8", "--data.workers=0", "--batch=4", "--epochs=1", "--optimizer.layer-decay=1"),
 ]
 
 
