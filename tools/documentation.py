@@ -19,7 +19,7 @@ from counterpoise.recipes.methods import METHODS
 from counterpoise_study.hardware_timing import assumed_timing
 from counterpoise_study.plan import plan_of, plan_text
 from counterpoise_study.store import Store
-from counterpoise_study.studies import STUDIES, request_of
+from counterpoise_study.studies import request_of, studies_at
 from tools import scaling_tables, study_tables
 from tools.comparison_tables import comparison_section
 from tools.coverage_tables import few_errors_section, paired_section
@@ -67,7 +67,7 @@ def result(name: str) -> dict[str, Any]:
 
 def paper_plan() -> str:
     """What all studies would take at the paper's scale, on a device of a stated speed."""
-    requests = [request_of(study, "paper", seeds=range(3)) for study in STUDIES]
+    requests = [request_of(study, "paper", seeds=range(3)) for study in studies_at("paper")]
     return f"```text\n{plan_text(plan_of(requests, timing=assumed_timing(PLANNED_FLOPS)))}\n```"
 
 
