@@ -1,10 +1,11 @@
-"""Does a killed run end as if nothing had happened? `python -m benchmarks.interruptions [--trials 100]`.
+"""Does a killed run end as if nothing had happened? `python -m benchmarks.interruptions [--trials 100] [--finetuning]`.
 
 Each trial starts a small training on real CIFAR-10 images in a process of its own, kills it with SIGKILL at a moment
 that is uniform over its length, resumes it in a new process, and compares with the run that nobody interrupted: the
 SHA-256 over all parameters, buffers, optimizer, progress and random state, and the losses of all steps in hexadecimal.
 Trials go in turn over methods, pipelines and precisions; networks have BatchNorm, images are augmented, checkpoints are
-written inside epochs too.
+written inside epochs too. With `--finetuning` all of them train as people fine-tune: AdamW with learning rates by
+layer, mixup and CutMix, RandAugment in workers, balanced classes, early stopping.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from multiprocessing.process import BaseProcess
@@ -46,26 +48,62 @@ class Ending:
     losses: tuple[tuple[str, str], ...]
 
 
-def recipe_for(method: str, pipeline: str, precision: Precision) -> Recipe:
-    """Five epochs of ten steps, a checkpoint every four steps and every epoch."""
+def from_scratch() -> dict[str, Recipe]:
+    """Five epochs of ten steps, and a checkpoint every four steps and every epoch, of each combination."""
     network = Backbone(name="resnet10", width=4)
-    return Recipe(
-        method=method,
-        primary=network,
-        auxiliary=network,
-        epochs=5,
-        batch=BATCH,
-        data=DataOptions(
-            name="cifar10",
-            validation=100,
-            limit=100 + STEPS * BATCH,
-            pipeline="memory" if pipeline == "memory" else "stream",
-            workers=2 if pipeline.endswith("2 workers") else 0,
-            window=50,
-        ),
-        optimizer=OptimizerOptions(milestones=(3,)),
-        engine=EngineOptions(precision=precision, accelerator="cpu", threads=1, checkpoint_steps=4),
+    return {
+        f"{method}, {pipeline}, {precision}": Recipe(
+            method=method,
+            primary=network,
+            auxiliary=network,
+            epochs=5,
+            batch=BATCH,
+            data=DataOptions(
+                name="cifar10",
+                validation=100,
+                limit=100 + STEPS * BATCH,
+                pipeline="memory" if pipeline == "memory" else "stream",
+                workers=2 if pipeline.endswith("2 workers") else 0,
+                window=50,
+            ),
+            optimizer=OptimizerOptions(milestones=(3,)),
+            engine=EngineOptions(precision=precision, accelerator="cpu", threads=1, checkpoint_steps=4),
+        )
+        for method, pipeline, precision in product(METHODS, PIPELINES, PRECISIONS)
+    }
+
+
+def finetuning() -> dict[str, Recipe]:
+    """The same, as people fine-tune: AdamW, mixup and CutMix, RandAugment in workers, balanced classes."""
+    network = Backbone("timm/test_efficientnet", small_images=False)
+    optimizer = OptimizerOptions(
+        name="adamw", lr=1e-3, layer_decay=0.8, decay_norms=False, weight_decay=0.05, schedule="cosine", warmup=0.5
     )
+    return {
+        f"{method}, {pipeline}": Recipe(
+            method=method,
+            primary=network,
+            auxiliary=network,
+            epochs=5,
+            batch=BATCH,
+            patience=3,
+            data=DataOptions(
+                name="cifar10",
+                validation=100,
+                limit=100 + STEPS * BATCH,
+                pipeline="memory" if pipeline == "memory" else "stream",
+                workers=2,
+                window=50,
+                augment=("RandomResizedCrop", "RandAugment", "RandomErasing"),
+                mixup=0.2,
+                cutmix=1.0,
+                balance="sampler" if pipeline == "memory" else "none",
+            ),
+            optimizer=replace(optimizer, auxiliary_factor=0.5) if method == "mte1" else optimizer,
+            engine=EngineOptions(accelerator="cpu", threads=1, checkpoint_steps=4),
+        )
+        for method, pipeline in product(("ce", "mte1", "dml"), ("memory", "stream with 2 workers"))
+    }
 
 
 def main() -> None:
@@ -73,26 +111,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--finetuning", action="store_true", help="train as people fine-tune")
     options = parser.parse_args()
-    same, killed_at = run_trials(options.trials, seed=options.seed)
+    recipes = finetuning() if options.finetuning else from_scratch()
+    same, killed_at = run_trials(recipes, options.trials, seed=options.seed)
     figures = {"trials": options.trials, "killed in the state": dict(killed_at)}
     check = Check("runs that end with the same state and losses", same, at_least=options.trials)
     finish("python -m benchmarks.interruptions", figures, [check])
 
 
-def run_trials(trials: int, *, seed: int) -> tuple[int, Counter[str]]:
+def run_trials(recipes: Mapping[str, Recipe], trials: int, *, seed: int) -> tuple[int, Counter[str]]:
     """How many of the trials ended as the uninterrupted run, and where the kills fell."""
     _LAUNCH.set_forkserver_preload(["counterpoise.training.run", "counterpoise.data.stream"])
-    combinations = list(product(METHODS, PIPELINES, PRECISIONS))
+    combinations = list(recipes)
     # The order is mixed, so that a few trials are not all of one method.
     random.Random(seed).shuffle(combinations)  # noqa: S311
     moments = random.Random(seed + 1)  # noqa: S311
-    references: dict[tuple[str, str, Precision], tuple[Ending, float]] = {}
+    references: dict[str, tuple[Ending, float]] = {}
     same, killed_at = 0, Counter[str]()
     with tempfile.TemporaryDirectory() as scratch:
         for trial in range(trials):
             combination = combinations[trial % len(combinations)]
-            recipe = recipe_for(*combination)
+            recipe = recipes[combination]
             if combination not in references:
                 folder = Path(scratch) / f"reference-{len(references)}"
                 started = time.monotonic()
@@ -107,9 +147,7 @@ def run_trials(trials: int, *, seed: int) -> tuple[int, Counter[str]]:
             _finish(_start(recipe, folder))
             agrees = ending(folder) == reference
             same += agrees
-            progress(
-                f"{trial + 1} of {trials}: {', '.join(combination)}; {stage}: {'same' if agrees else 'NOT the same'}"
-            )
+            progress(f"{trial + 1} of {trials}: {combination}; {stage}: {'same' if agrees else 'NOT the same'}")
     return same, killed_at
 
 

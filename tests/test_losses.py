@@ -138,6 +138,37 @@ def test_soft_label_is_an_expectation(name, seed, mix):
     torch.testing.assert_close(value, LOSSES[name].loss(twice, both, sample_weight=weight), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("name", [name for name, row in LOSSES.items() if row.soft_labels])
+@given(seed=st.integers(0, 2**31), classes=st.integers(2, 8), weighted=st.booleans())
+def test_a_one_hot_label_is_its_class_in_value_and_gradient(name, seed, classes, weighted):
+    logits, labels = random_batch(classes, 6, seed)
+    weight = torch.linspace(0, 2, 6, dtype=torch.float64) if weighted else None
+    found = []
+    for given_labels in (labels, torch.nn.functional.one_hot(labels, classes).double()):
+        point = logits.clone().requires_grad_()
+        value = LOSSES[name].loss(point, given_labels, sample_weight=weight)
+        found.append((value.detach(), *torch.autograd.grad(value, point)))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=1e-12)
+
+
+@given(seed=st.integers(0, 2**31), smoothing=st.floats(0, 0.5))
+def test_soft_labels_equal_torch(seed, smoothing):
+    logits, _ = random_batch(6, 9, seed)
+    soft = torch.softmax(logits.roll(1, 0), -1)
+    expected = torch.nn.functional.cross_entropy(logits, soft)
+    torch.testing.assert_close(cross_entropy(logits, soft), expected)
+    expected = torch.nn.functional.cross_entropy(logits, soft, label_smoothing=smoothing)
+    torch.testing.assert_close(label_smoothing(logits, soft, smoothing=smoothing), expected)
+
+
+@given(seed=st.integers(0, 2**31), gamma=st.floats(0, 5))
+def test_focal_loss_of_soft_labels_is_its_definition(seed, gamma):
+    logits, _ = random_batch(6, 9, seed)
+    p, q = torch.softmax(logits, -1), torch.softmax(logits.roll(1, 0), -1)
+    expected = -(q * (1 - p) ** gamma * p.log()).sum(-1).mean()
+    torch.testing.assert_close(focal(logits, q, gamma=gamma), expected)
+
+
 # Normalised twice, the term depends on the number of samples, so repeating them changes it.
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "weighted_mmce_twice"])
 @given(seed=st.integers(0, 2**31))

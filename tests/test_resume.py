@@ -189,9 +189,16 @@ def test_checkpoints_hold_data_and_never_code(tmp_path):
         resume(run.path, data=small_data(recipe))
 
 
-@pytest.mark.parametrize("trials", [1, pytest.param(3, marks=pytest.mark.long)])
-def test_killed_runs_end_with_the_same_bits(real_data, monkeypatch, trials):
+@pytest.mark.parametrize(
+    ("recipes", "trials"),
+    [
+        (interruptions.from_scratch, 1),
+        pytest.param(interruptions.from_scratch, 3, marks=pytest.mark.long),
+        (interruptions.finetuning, 3),
+    ],
+)
+def test_killed_runs_end_with_the_same_bits(real_data, monkeypatch, recipes, trials):
     """The short form of `python -m benchmarks.interruptions`."""
     monkeypatch.setenv("COUNTERPOISE_DATA", str(real_data("cifar10")))
-    same, _ = interruptions.run_trials(trials, seed=0)
+    same, _ = interruptions.run_trials(recipes(), trials, seed=0)
     assert same == trials

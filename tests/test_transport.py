@@ -160,6 +160,31 @@ def test_deep_mutual_is_its_definition(classes, auxiliaries, alpha, seed):
         torch.testing.assert_close(logits.grad, expected, rtol=0, atol=1e-12)
 
 
+@CASES
+def test_soft_labels(classes, auxiliaries, alpha, seed):
+    """One-hot ones give the values and gradients of their classes, others that of the cross-entropy with them."""
+    logits, labels = random_logits(1 + auxiliaries, classes, seed), random_labels(classes, seed)
+    soft = torch.softmax(random_logits(1, classes, seed + 1)[0].detach(), -1)
+
+    def terms(given_labels):
+        of_mte = mutual_transport(logits[0], logits[1:], given_labels, alpha=alpha)
+        of_dml = deep_mutual(logits, given_labels, alpha=alpha)
+        return [
+            (found.loss.detach(), *torch.autograd.grad(found.loss, logits)) for found in (of_mte, of_dml)
+        ], of_mte.cross_entropy
+
+    hard, _ = terms(labels)
+    one_hot, _ = terms(nn.functional.one_hot(labels, classes).double())
+    mixed, of_labels = terms(soft)
+    torch.testing.assert_close(one_hot, hard, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(of_labels, nn.functional.cross_entropy(logits[0], soft))
+    change = (nn.functional.one_hot(labels, classes) - soft) / len(labels)
+    (_, of_primary, *of_auxiliaries), (_, *of_peers) = mixed
+    torch.testing.assert_close(of_primary, hard[0][1] + change, rtol=0, atol=1e-12)
+    torch.testing.assert_close(of_auxiliaries, list(hard[0][2:]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(of_peers, [each + change for each in hard[1][1:]], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
 def test_gradcheck(classes):
     """Targets are constants, so each model's gradient is checked with the others' targets held fixed."""

@@ -38,6 +38,26 @@ EXTRA_CORRUPTIONS: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
+TRANSFORMS: tuple[str, ...] = (
+    "RandomResizedCrop",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomVerticalFlip",
+    "RandomRotation",
+    "RandomAffine",
+    "RandomPerspective",
+    "ColorJitter",
+    "RandomGrayscale",
+    "GaussianBlur",
+    "AutoAugment",
+    "RandAugment",
+    "TrivialAugment",
+    "TrivialAugmentWide",
+    "AugMix",
+    "RandomErasing",
+)
+"""Of `torchvision.transforms.v2`, by its own names, but TrivialAugment, which is short for TrivialAugmentWide."""
+
 
 def require_score(score: str) -> None:
     """Refuse what is not the name of a confidence score."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from counterpoise.data.images import Images, hold_out, load_images
     from counterpoise.data.memory import Batch, MemoryLoader
     from counterpoise.data.stream import StreamLoader, sample_ids
+    from counterpoise.data.transforms import Mixing, Transforms
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -22,6 +23,7 @@ else:
             "images": "Images hold_out load_images",
             "memory": "Batch MemoryLoader",
             "stream": "StreamLoader sample_ids",
+            "transforms": "Mixing Transforms",
         },
     )
 
@@ -33,7 +35,9 @@ __all__ = [
     "ImageSet",
     "Images",
     "MemoryLoader",
+    "Mixing",
     "StreamLoader",
+    "Transforms",
     "hold_out",
     "load_images",
     "normalised",

@@ -1,6 +1,7 @@
 """One encoded image in, one uint8 array out; the same for sets in memory and for streams."""
 
 import struct
+from collections.abc import Iterator
 from io import BytesIO
 
 import numpy as np
@@ -54,34 +55,43 @@ def decoded(data: bytes, *, channels: int, size: int | None) -> npt.NDArray[np.u
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
-def decoded_chunk(
-    chunk: Chunk, *, channels: int, size: int | None, shape: tuple[int, ...] | None
-) -> npt.NDArray[np.uint8]:
-    """Pixels `[n, H, W, C]` of rows that all have one shape, the given one if there is one; errors name the row."""
+def decoded_images(chunk: Chunk, *, channels: int, size: int | None) -> Iterator[npt.NDArray[np.uint8]]:
+    """Pixels `[H, W, C]` of one row after the other; errors name the row."""
     image_module = require("PIL.Image", extra="train", purpose="decoding images")
     unidentified = require("PIL", extra="train", purpose="decoding images").UnidentifiedImageError
-    pixels = []
-    for file, row, data in zip(chunk.files, chunk.ids, chunk.images, strict=True):
-        where = f"{file}, row {row} of the split"
+    for row, data in enumerate(chunk.images):
         if data is None:
             raise ValueError(
-                f"{where}: there are no image bytes; store the bytes, not the path of a file (of a hub repository of "
-                "image files: download it, and give its folder)"
+                f"{_place(chunk, row)}: there are no image bytes; store the bytes, not the path of a file (of a hub "
+                "repository of image files: download it, and give its folder)"
             )
         try:
             image = decoded(data, channels=channels, size=size)
         except unidentified:  # whose words are an address in memory
-            raise ValueError(f"{where}: not an image that can be read: its format is not known") from None
+            raise ValueError(f"{_place(chunk, row)}: not an image that can be read: its format is not known") from None
         except (*_DECODING, image_module.DecompressionBombError) as error:
-            raise ValueError(f"{where}: not an image that can be read: {error}") from None
+            raise ValueError(f"{_place(chunk, row)}: not an image that can be read: {error}") from None
+        yield image
+
+
+def decoded_chunk(
+    chunk: Chunk, *, channels: int, size: int | None, shape: tuple[int, ...] | None
+) -> npt.NDArray[np.uint8]:
+    """Pixels `[n, H, W, C]` of rows that all have one shape, the given one if there is one; errors name the row."""
+    images = []
+    for row, image in enumerate(decoded_images(chunk, channels=channels, size=size)):
         shape = shape or image.shape
         if image.shape != shape:
             raise ValueError(
-                f"{where}: the image has {image.shape[0]} x {image.shape[1]} pixels and the first one "
+                f"{_place(chunk, row)}: the image has {image.shape[0]} x {image.shape[1]} pixels and the first one "
                 f"{shape[0]} x {shape[1]}; give a size that all are resized and cropped to"
             )
-        pixels.append(image)
-    return np.stack(pixels)
+        images.append(image)
+    return np.stack(images)
+
+
+def _place(chunk: Chunk, row: int) -> str:
+    return f"{chunk.files[row]}, row {chunk.ids[row]} of the split"
 
 
 def _plain_webp_pixels(data: bytes) -> int:

@@ -14,6 +14,9 @@ ORDER: Final = 0
 AUGMENTATION: Final = 1
 HELD_OUT: Final = 2
 ROW_GROUPS: Final = 3
+TRANSFORM: Final = 4
+MIXING: Final = 5
+BALANCE: Final = 6
 """Streams: what the bits are for. Two uses of one key must differ here, or they would be the same draw."""
 
 _WEYL: Final = 0x9E3779B97F4A7C15

@@ -1,18 +1,28 @@
 """A loader of images in memory: augmented on the device, resumable at any batch, the same on any number of ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from counterpoise.data.augment import Augmentation, normalised
+from counterpoise.data.balance import balanced
 from counterpoise.data.images import Images
 from counterpoise.data.keyed import permutation
+from counterpoise.data.transforms import Mixing, Transforms
+from counterpoise.data.workers import in_workers
 
 
 class Batch(NamedTuple):
-    """Normalised images, float32 `[b, C, H, W]` in channels-last memory; labels and sample ids, int64 `[b]`."""
+    """Normalised images, float32 `[b, C, H, W]` in channels-last memory; labels and sample ids, int64 `[b]`.
+
+    Labels of images that were mixed are soft, float32 `[b, K]`.
+    """
 
     images: Tensor
     labels: Tensor
@@ -54,13 +64,17 @@ class MemoryLoader:
         images: the samples.
         batch: samples a step over all ranks; each rank takes every `world`-th row of it.
         seed: of order and augmentation.
-        augmentation: None for evaluation.
+        augmentation: of whole batches on the device; None for evaluation.
         shuffle: a new order every epoch.
         drop_last: leave the rows out that do not fill a batch; which ones changes with the order. Without it no row is
             lost or repeated, and ranks may differ by a row, or at the end by a batch.
         rank: of this process.
         world: number of processes; it must divide `batch`.
         device: where the images are kept and augmented.
+        transforms: of single images, before `augmentation`; the images are then kept in the memory of the host.
+        workers: processes that do so; 0 does it in this one. The images are the same.
+        mixing: of whole batches, after all else. A rank mixes its own share of a batch with itself.
+        balance: draw each class equally often, some samples more than once in an epoch and others not at all.
     """
 
     def __init__(
@@ -75,6 +89,10 @@ class MemoryLoader:
         rank: int = 0,
         world: int = 1,
         device: torch.device | str = "cpu",
+        transforms: Transforms | None = None,
+        workers: int = 0,
+        mixing: Mixing | None = None,
+        balance: bool = False,
     ) -> None:
         check_shares(batch=batch, rank=rank, world=world)
         self.images = images
@@ -85,6 +103,10 @@ class MemoryLoader:
         self.drop_last = drop_last
         self.rank = rank
         self.world = world
+        self.transforms = transforms
+        self.workers = workers
+        self.mixing = mixing
+        self.balance = balance
         self._position = Position()
         self._kept: Tensor | None = None
         self.to(device)
@@ -92,9 +114,12 @@ class MemoryLoader:
     def to(self, device: torch.device | str) -> "MemoryLoader":
         """Keep the samples on a device; batches come from there."""
         self.device = torch.device(device)
+        kept = self.device if self.transforms is None else "cpu"
         # Rows of contiguous bytes, which are selected several times faster than by planes.
-        self._pixels = self.images.pixels.permute(0, 2, 3, 1).contiguous().to(self.device)
-        self._labels, self._ids = self.images.labels.to(self.device), self.images.ids.to(self.device)
+        self._pixels = self.images.pixels.permute(0, 2, 3, 1).contiguous().to(kept)
+        self._labels, self._ids = self.images.labels.to(kept), self.images.ids.to(kept)
+        self._draws: list[_Draw] = []
+        self._transformed: DataLoader[Tensor] | None = None
         return self
 
     def set_epoch(self, epoch: int) -> None:
@@ -132,23 +157,100 @@ class MemoryLoader:
         batches = len(self)
         first = self._position.start(batches)
         epoch = self._position.epoch
-        order = self._order(epoch)
-        for number in range(first, batches):
-            rows = order[number * self.batch + self.rank : (number + 1) * self.batch : self.world]
-            self._position.consumed = number + 1
-            yield self._batch_of(rows, epoch)
+        every_row, every_key = self._order(epoch)
+        shares = [
+            slice(number * self.batch + self.rank, (number + 1) * self.batch, self.world)
+            for number in range(first, batches)
+        ]
+        rows, keys = [every_row[share] for share in shares], [every_key[share] for share in shares]
+        for number, pixels in enumerate(self._pixels_of(rows, keys, epoch)):
+            self._position.consumed = first + number + 1
+            yield prepared(
+                pixels,
+                self._labels[rows[number]],
+                self._ids[rows[number]],
+                keys=keys[number],
+                device=self.device,
+                augmentation=self.augmentation,
+                mean=self.images.mean,
+                std=self.images.std,
+                mixing=self.mixing,
+                seed=self.seed,
+                epoch=epoch,
+                number=first + number,
+            )
 
-    def _order(self, epoch: int) -> Tensor:
-        rows = torch.arange(len(self.images), device=self.device)
+    def _order(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """Rows of an epoch, and for each the key of its augmentation."""
+        rows = torch.arange(len(self.images), device=self._ids.device)
         if self._kept is not None:
-            rows = rows[self._kept.to(self.device)]
-        return rows[permutation(self.seed, epoch, self._ids[rows])] if self.shuffle else rows
+            rows = rows[self._kept.to(rows.device)]
+        if self.balance:
+            chosen, keys = balanced(self._labels[rows].cpu(), self._ids[rows].cpu(), seed=self.seed, epoch=epoch)
+            return rows[chosen.to(rows.device)], keys.to(rows.device)
+        if self.shuffle:
+            rows = rows[permutation(self.seed, epoch, self._ids[rows])]
+        return rows, self._ids[rows]
 
-    def _batch_of(self, rows: Tensor, epoch: int) -> Batch:
-        pixels, ids = self._pixels.index_select(0, rows).permute(0, 3, 1, 2), self._ids[rows]
-        if self.augmentation is not None:
-            pixels = self.augmentation(pixels, ids, seed=self.seed, epoch=epoch)
-        return Batch(normalised(pixels, self.images.mean, self.images.std), self._labels[rows], ids)
+    def _pixels_of(self, rows: Sequence[Tensor], keys: Sequence[Tensor], epoch: int) -> Iterable[Tensor]:
+        """Pixels of batches, uint8 `[b, C, H, W]`."""
+        if self.transforms is None:
+            return (_selected(self._pixels, some) for some in rows)
+        self._draws[:] = [_Draw(some.numpy(), their.numpy(), epoch) for some, their in zip(rows, keys, strict=True)]
+        if self._transformed is None:
+            dataset = _Transformed(self._pixels, self.transforms, self.seed)
+            self._transformed = in_workers(dataset, indices=self._draws, workers=self.workers, device=self.device)
+        return self._transformed
+
+
+class _Draw(NamedTuple):
+    """A batch to be transformed, as it is sent to a worker: its rows among all images, their keys, and the epoch."""
+
+    rows: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
+    epoch: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Transformed(Dataset[Tensor]):
+    """Transforms of draws from all images, uint8 `[n, H, W, C]`."""
+
+    pixels: Tensor
+    transforms: Transforms
+    seed: int
+
+    def __getitem__(self, draw: _Draw) -> Tensor:
+        images, keys = _selected(self.pixels, torch.from_numpy(draw.rows)), torch.from_numpy(draw.keys)
+        return self.transforms(images, keys, seed=self.seed, epoch=draw.epoch)
+
+
+def _selected(pixels: Tensor, rows: Tensor) -> Tensor:
+    return pixels.index_select(0, rows).permute(0, 3, 1, 2)
+
+
+def prepared(
+    pixels: Tensor,
+    labels: Tensor,
+    ids: Tensor,
+    *,
+    keys: Tensor,
+    device: torch.device,
+    augmentation: Augmentation | None,
+    mean: Sequence[float],
+    std: Sequence[float],
+    mixing: Mixing | None,
+    seed: int,
+    epoch: int,
+    number: int,
+) -> Batch:
+    """What is done on the device to uint8 images `[b, C, H, W]`, batch `number` of an epoch."""
+    pixels, labels, ids, keys = (each.to(device, non_blocking=True) for each in (pixels, labels, ids, keys))
+    if augmentation is not None:
+        pixels = augmentation(pixels, keys, seed=seed, epoch=epoch)
+    images = normalised(pixels, mean, std)
+    if mixing is not None:
+        images, labels = mixing(images, labels, seed=seed, epoch=epoch, number=number)
+    return Batch(images, labels, ids)
 
 
 def check_shares(*, batch: int, rank: int, world: int) -> None:

@@ -23,6 +23,7 @@ from counterpoise.data.rows import (
     classes_of,
     hub_files,
     hub_split,
+    labels_in,
     require_row_numbers,
 )
 from counterpoise.data.sources import WHOLE, DataSource, stored_split
@@ -136,6 +137,14 @@ def open_split(source: DataSource, split: str, *, domain: str | None = None) -> 
         raise ValueError(f"{source.info.name}, split {split!r} at {source.location} has no rows")
     kept = torch.tensor([(each == domain) == (split == "test") for each in domains]) if domains else None
     return Split(source, tuple(row_groups), classes_of(source, named, every), kept)
+
+
+def labels_of(split: Split) -> Tensor:
+    """Labels of the rows of a split that take part, int64 `[n]`; nothing else is read."""
+    names = dict.fromkeys(row_group.file for row_group in split.row_groups)
+    files = (ParquetRows(split.source, name) for name in names)
+    labels = torch.cat([torch.tensor(labels_in(file.column(file.columns.label))) for file in files])
+    return labels if split.kept is None else labels[split.kept]
 
 
 def rows_in_place(source: DataSource, split: str, *, domain: str | None, ids: Tensor | None) -> Rows:

@@ -330,11 +330,18 @@ def chunk_of(table: Any, columns: Columns, ids: npt.NDArray[np.int64], file: str
     """The rows of an Arrow table, whose row numbers are `ids`."""
     arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
     compute = require("pyarrow.compute", extra="train", purpose="reading Parquet files")
-    image, label = table.column(columns.image), table.column(columns.label)
+    image = table.column(columns.image)
     if arrow.types.is_struct(image.type):
         image = compute.struct_field(image, _BYTES)
-    labels = compute.fill_null(label.cast(arrow.int64()), UNLABELLED).to_numpy()
-    return Chunk(image.to_pylist(), labels, ids, [file] * len(ids))
+    return Chunk(image.to_pylist(), labels_in(table.column(columns.label)), ids, [file] * len(ids))
+
+
+def labels_in(column: Any) -> npt.NDArray[np.int64]:
+    """The labels of an Arrow column."""
+    arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
+    compute = require("pyarrow.compute", extra="train", purpose="reading Parquet files")
+    labels: npt.NDArray[np.int64] = compute.fill_null(column.cast(arrow.int64()), UNLABELLED).to_numpy()
+    return labels
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

@@ -1,9 +1,5 @@
 """A loader for sets that do not fit into memory: Parquet files, local or on the hub, read window by window."""
 
-import multiprocessing
-import multiprocessing.connection
-import os
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,19 +8,29 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
-from counterpoise.data.augment import Augmentation, normalised
-from counterpoise.data.decode import decoded_chunk
+from counterpoise.data.augment import Augmentation
+from counterpoise.data.decode import decoded_chunk, decoded_images
 from counterpoise.data.images import check_labels, require_labels
 from counterpoise.data.keyed import permutation
-from counterpoise.data.memory import Batch, Position, check_shares
-from counterpoise.data.row_groups import EpochOrder, ReaderRange, epoch_order, open_split, read_range, reader_ranges
+from counterpoise.data.memory import Batch, Position, check_shares, prepared
+from counterpoise.data.row_groups import (
+    EpochOrder,
+    ReaderRange,
+    epoch_order,
+    labels_of,
+    open_split,
+    read_range,
+    reader_ranges,
+)
 from counterpoise.data.rows import Chunk, regrouped
 from counterpoise.data.sources import resolve
+from counterpoise.data.transforms import Mixing, Transforms
+from counterpoise.data.workers import in_workers
 
 Pixels = tuple[Tensor, Tensor, Tensor]
-"""Pixels uint8 `[b, H, W, C]`, labels and ids of a batch, before augmentation."""
+"""Pixels uint8 `[b, C, H, W]`, labels and ids of a batch, before what is done on the device."""
 
 
 class StreamLoader:
@@ -44,11 +50,11 @@ class StreamLoader:
         split: of the set.
         batch: samples a step over all ranks.
         seed: of order and augmentation.
-        augmentation: None for evaluation.
+        augmentation: of whole batches on the device; None for evaluation.
         shuffle: a new order every epoch.
         drop_last: leave the last `rows % batch` rows of the epoch's sequence out, so that all batches are full on all
             ranks; which rows they are changes with the order. Without it no row is lost or repeated.
-        workers: processes that read and decode; 0 does so in this one.
+        workers: processes that read, decode and transform; 0 does so in this one.
         window: rows that a worker holds encoded and permutes.
         exclude: ids of rows to leave out, such as those for validation.
         root: folder of the local sets.
@@ -60,6 +66,9 @@ class StreamLoader:
         rank: of this process.
         world: number of processes; it must divide `batch`.
         device: where batches are augmented.
+        transforms: of single images, before `augmentation`. A random crop is taken from the image as it is stored, and
+            then resized to `size`.
+        mixing: of whole batches, after all else. A rank mixes its own share of a batch with itself.
     """
 
     def __init__(
@@ -84,6 +93,8 @@ class StreamLoader:
         rank: int = 0,
         world: int = 1,
         device: torch.device | str = "cpu",
+        transforms: Transforms | None = None,
+        mixing: Mixing | None = None,
     ) -> None:
         check_shares(batch=batch, rank=rank, world=world)
         if window < 1 or workers < 0:
@@ -107,6 +118,8 @@ class StreamLoader:
         self.labelled = labelled
         self.rank = rank
         self.world = world
+        self.transforms = transforms
+        self.mixing = mixing
         self._split = opened
         self._position = Position()
         self.to(device)
@@ -149,19 +162,28 @@ class StreamLoader:
             size=self.size,
             shape=self._shape,
             labelled=self.labelled,
-            key=(self.seed, epoch) if self.shuffle else None,
+            shuffle=self.shuffle,
+            transforms=self.transforms,
+            seed=self.seed,
+            epoch=epoch,
         )
-        loader = DataLoader(
-            reader,
-            batch_size=None,
-            num_workers=self.workers,
-            pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # or starting workers would draw from the global one
-            worker_init_fn=_end_with_parent,
-        )
-        for number, (pixels, labels, ids) in enumerate(loader, start=consumed + 1):
-            batch = self._batch_of(pixels, labels, ids, epoch)
-            self._position.consumed = number
+        loader = in_workers(reader, workers=self.workers, device=self.device)
+        for number, (pixels, labels, ids) in enumerate(loader, start=consumed):
+            batch = prepared(
+                pixels,
+                labels,
+                ids,
+                keys=ids,
+                device=self.device,
+                augmentation=self.augmentation,
+                mean=self.mean,
+                std=self.std,
+                mixing=self.mixing,
+                seed=self.seed,
+                epoch=epoch,
+                number=number,
+            )
+            self._position.consumed = number + 1
             yield batch
 
     @cached_property
@@ -169,13 +191,6 @@ class StreamLoader:
         """Of the first stored image, `[H, W, C]`: readers that each knew their own rows only could disagree."""
         first = next(read_range(epoch_order(self._split, seed=0, epoch=0, shuffle=False), 0, 1))
         return decoded_chunk(first, channels=self._split.source.info.channels, size=self.size, shape=None).shape[1:]
-
-    def _batch_of(self, pixels: Tensor, labels: Tensor, ids: Tensor, epoch: int) -> Batch:
-        pixels, labels, ids = (each.to(self.device, non_blocking=True) for each in (pixels, labels, ids))
-        images = pixels.permute(0, 3, 1, 2)
-        if self.augmentation is not None:
-            images = self.augmentation(images, ids, seed=self.seed, epoch=epoch)
-        return Batch(normalised(images, self.mean, self.std), labels, ids)
 
     def _layout(self) -> dict[str, int]:
         return {"world": self.world, "workers": self._readers, "batch": self.batch, "window": self.window}
@@ -202,16 +217,14 @@ def sample_ids(name_or_path: str | Path, split: str, *, root: Path | None = None
     return torch.cat([opened.ids(row_group) for row_group in opened.row_groups])
 
 
-def _end_with_parent(_: int) -> None:
-    """Let a worker end when the process that reads from it is killed; one that a fork server started would stay."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            multiprocessing.connection.wait([parent.sentinel])
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+def class_counts(
+    name_or_path: str | Path, split: str, *, ids: Tensor, root: Path | None = None, domain: str | None = None
+) -> Tensor:
+    """How many of some rows each class has, int64 `[K]`; no image is read."""
+    opened = open_split(resolve(name_or_path, root=root), split, domain=domain)
+    labels, classes = labels_of(opened.only(ids)), len(opened.classes)
+    # What is no label of a class is refused with its row, when it is read.
+    return torch.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
 
 
 @dataclass(frozen=True)
@@ -226,7 +239,10 @@ class _Reader(IterableDataset[Pixels]):
         size: pixels a side to bring the images to.
         shape: that all images have, as they are stored or of this size.
         labelled: refuse rows without a label.
-        key: seed and epoch of the permutation; None for the stored order.
+        shuffle: permute windows; False for the stored order.
+        transforms: of single images.
+        seed: of permutation and transforms.
+        epoch: of permutation and transforms.
     """
 
     rows: EpochOrder
@@ -236,19 +252,36 @@ class _Reader(IterableDataset[Pixels]):
     size: int | None
     shape: tuple[int, ...]
     labelled: bool
-    key: tuple[int, int] | None
+    shuffle: bool
+    transforms: Transforms | None
+    seed: int
+    epoch: int
 
     def __iter__(self) -> Iterator[Pixels]:
         worker = get_worker_info()
         own = self.ranges[worker.id if worker is not None else 0]
         split = self.rows.split
         for chunk in regrouped(self._permuted(own), self.batch):
-            pixels = decoded_chunk(chunk, channels=split.source.info.channels, size=self.size, shape=self.shape)
+            pixels = self._pixels(chunk)
             labels, ids = torch.from_numpy(chunk.labels), torch.from_numpy(chunk.ids)
             check_labels(labels, ids, classes=len(split.classes), where=chunk.files)
             if self.labelled:
                 require_labels(labels, ids, where=chunk.files)
-            yield torch.from_numpy(pixels), labels, ids
+            yield pixels, labels, ids
+
+    def _pixels(self, chunk: Chunk) -> Tensor:
+        """Decoded and transformed, uint8 `[b, C, H, W]`."""
+        channels, ids = self.rows.split.source.info.channels, torch.from_numpy(chunk.ids)
+        if self.transforms is not None and self.transforms.takes_own_size and self.size is not None:
+            # One at a time: they may be photographs of many megabytes.
+            stored = decoded_images(chunk, channels=channels, size=None)
+            images = (torch.tensor(image).permute(2, 0, 1) for image in stored)
+            return self.transforms(images, ids, seed=self.seed, epoch=self.epoch)
+        pixels = decoded_chunk(chunk, channels=channels, size=self.size, shape=self.shape)
+        squares = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        if self.transforms is None:
+            return squares
+        return self.transforms(squares, ids, seed=self.seed, epoch=self.epoch)
 
     def _permuted(self, own: ReaderRange) -> Iterator[Chunk]:
         """The windows of a range from the one on that holds the first row to deliver."""
@@ -256,6 +289,6 @@ class _Reader(IterableDataset[Pixels]):
         skip = consumed % self.window
         for window in regrouped(read_range(self.rows, own.start + consumed - skip, own.stop), self.window):
             ids = torch.from_numpy(window.ids)
-            order = torch.arange(len(ids)) if self.key is None else permutation(*self.key, ids)
+            order = permutation(self.seed, self.epoch, ids) if self.shuffle else torch.arange(len(ids))
             yield window.part(order.numpy()[skip:])
             skip = 0

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from counterpoise._extras import require
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.doctor.bench import Bench, Finding, Skipped, gratings, recipe_for
 from counterpoise.doctor.runs import synchronise, trained
-from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.config import OptimizerOptions, Recipe
 from counterpoise.training.devices import mixed_precision
 from counterpoise.training.engine import device_type
 from counterpoise.training.networks import recipe_models
@@ -128,16 +129,7 @@ def bare_loop(recipe: Recipe, images: Images) -> Callable[[int], None]:
     batches: Iterator[tuple[Tensor, Tensor]] = cycle(
         [(part.images, part.labels) for part in islice(loader, _BARE_BATCHES)]
     )
-    optimizer = torch.optim.SGD(
-        [
-            {"params": primary.parameters(), "lr": options.lr},
-            {"params": auxiliary.parameters(), "lr": options.auxiliary_lr},
-        ],
-        lr=options.lr,
-        momentum=options.momentum,
-        nesterov=options.nesterov,
-        weight_decay=options.weight_decay,
-    )
+    optimizer = _bare_optimizer(options, {primary: options.lr, auxiliary: options.auxiliary_lr})
 
     def steps(number: int) -> None:
         for inputs, labels in islice(batches, number):
@@ -151,6 +143,25 @@ def bare_loop(recipe: Recipe, images: Images) -> Callable[[int], None]:
             optimizer.step()
 
     return steps
+
+
+def _bare_optimizer(options: OptimizerOptions, rates: Mapping[nn.Module, float]) -> torch.optim.Optimizer:
+    """AdamW as timm's scripts set it up, with learning rates by layer; or SGD."""
+    if options.name == "adamw":
+        optim = require("timm.optim", extra="train", purpose="parameter groups by layer")
+        groups = [
+            group | {"lr": rate * group["lr_scale"]}
+            for model, rate in rates.items()
+            for group in optim.param_groups_layer_decay(model, options.weight_decay, layer_decay=options.layer_decay)
+        ]
+        return torch.optim.AdamW(groups, weight_decay=options.weight_decay)
+    return torch.optim.SGD(
+        [{"params": model.parameters(), "lr": rate} for model, rate in rates.items()],
+        lr=options.lr,
+        momentum=options.momentum,
+        nesterov=options.nesterov,
+        weight_decay=options.weight_decay,
+    )
 
 
 def throughput(bench: Bench) -> Finding:

@@ -7,8 +7,9 @@ All share the same last arguments:
 - `group`: process group over which the batch is sharded. The value is then that of the whole batch on every rank, and
   the gradients that `DistributedDataParallel` averages are those of the whole batch, uneven shards included.
 
-A soft label means the expectation of the loss over a label drawn from it. A class whose logit is -inf is out of the
-race: its probability is 0, it gets no gradient, and label smoothing gives it no mass.
+A soft label q means the expectation of the loss over a label drawn from it, `sum_k q_k loss(k)`; a one-hot q is its
+class. `ignore_index` names no soft label: what is to be left out has weight 0. A class whose logit is -inf is out of
+the race: its probability is 0, it gets no gradient, and label smoothing gives it no mass.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,7 @@ def cross_entropy(
     sample_weight: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """Mean of `-log p_y`.
+    """Mean of `-log p_y`; with soft labels q, of `-sum_k q_k log p_k`.
 
     >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
     tensor(1.3863)
@@ -54,7 +55,7 @@ def label_smoothing(
     sample_weight: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """Cross-entropy with the target `(1 - smoothing) onehot(y) + smoothing / K`.
+    """Cross-entropy with the target `(1 - smoothing) q + smoothing / K`, where q is `onehot(y)` or a soft label.
 
     >>> label_smoothing(torch.tensor([[2.0, 0.0]]), torch.tensor([0]), smoothing=0.1)
     tensor(0.2269)
@@ -79,6 +80,8 @@ def entropy_regularised(
 ) -> Tensor:
     """Mean of `-log p_y - beta H(p)`, with the entropy `H(p) = -sum_k p_k log p_k`.
 
+    With soft labels q, the first term is `-sum_k q_k log p_k`.
+
     >>> entropy_regularised(torch.zeros(1, 4), torch.tensor([0]), beta=0.1)
     tensor(1.2477)
     """
@@ -97,7 +100,7 @@ def focal(
     sample_weight: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """Mean of `-(1 - p_y)^gamma log p_y`.
+    """Mean of `-(1 - p_y)^gamma log p_y`; with soft labels q, of `-sum_k q_k (1 - p_k)^gamma log p_k`.
 
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor(0.1733)
@@ -119,6 +122,8 @@ def focal_sample_dependent(
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
     """FLSD-53: focal loss with gamma 5 where `p_y < 0.2` and 3 elsewhere, chosen without gradient.
+
+    With soft labels, gamma is chosen for each class by its own p_k.
 
     >>> focal_sample_dependent(torch.zeros(1, 2), torch.tensor([0]))
     tensor(0.0866)

@@ -1,6 +1,7 @@
 """The equations of mutual-transport ensembles (MTE) and of deep mutual learning (DML), one function each.
 
-f is the primary, g_1..g_N are the auxiliaries; all logits are `[..., K]`. A distribution that is only a target carries
+f is the primary, g_1..g_N are the auxiliaries; all logits are `[..., K]`. Labels y are `[...]` indices or `[..., K]`
+distributions, of which `CE(f, y) = -sum_k y_k log f_k`. A distribution that is only a target carries
 no gradient. So the one scalar `loss` of each result gives every model exactly the gradient of its own loss, and one
 backward pass with one optimizer trains them all.
 """

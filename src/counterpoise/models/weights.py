@@ -80,7 +80,9 @@ def head_of(model: nn.Module) -> str:
     named = config.get("classifier") if isinstance(config, dict) else None
     if isinstance(named, str):
         return str(named)
-    holders = [name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))]
+    holders: list[str] = [
+        name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))
+    ]
     if not holders:
         raise ValueError(f"{type(model).__name__} has no parameters, and so no head")
     return holders[-1]

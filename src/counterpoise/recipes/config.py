@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from counterpoise._choices import EXTRA_CORRUPTIONS, SEVERITIES, STANDARD_CORRUPTIONS
+from counterpoise._choices import EXTRA_CORRUPTIONS, SEVERITIES, STANDARD_CORRUPTIONS, TRANSFORMS
 from counterpoise._documents import from_document, to_document
 from counterpoise.models import Backbone
 from counterpoise.recipes.checks import negative, not_between_0_and_1, not_positive, refuse
@@ -49,13 +49,21 @@ class DataOptions:
     pipeline: Literal["memory", "stream"] = "memory"
     """All images in memory as one tensor, augmented on the device; or streamed from disk or the hub by workers."""
     workers: int = 2
-    """Processes that read and decode a stream."""
+    """Processes that read and decode a stream, or apply `augment` to images in memory."""
     window: int = 2000
     """Consecutive images of a stream that are shuffled together."""
     padding: int = 4
     """Pixels of padding around an image before the random crop; 0 for no crop."""
     flip: bool = True
     """Mirror every other image, by chance."""
+    augment: tuple[str, ...] = ()
+    """Transforms of torchvision by name, in order, such as RandomResizedCrop RandAugment; replace padding and flip."""
+    mixup: float = 0.0
+    """Mix each image with another: a of Beta(a, a), such as 0.2; 0 for none. With `cutmix`, either by chance."""
+    cutmix: float = 0.0
+    """Paste a part of another image into each: a of Beta(a, a), such as 1; 0 for none."""
+    balance: Literal["none", "weights", "sampler"] = "none"
+    """Of unequal classes, weigh rare ones more in the loss, or draw all equally often."""
     limit: int | None = None
     """Use only the first N training images, for a trial."""
     spread: bool = False
@@ -65,10 +73,19 @@ class DataOptions:
 
     def __post_init__(self) -> None:
         sizes = {"window": self.window, "limit": self.limit, "size": self.size, "validation": self.validation}
-        refuse(
-            not_positive({f"data.{name}": value for name, value in sizes.items()})
-            + negative({"data.workers": self.workers, "data.padding": self.padding})
-        )
+        others = {"workers": self.workers, "padding": self.padding, "mixup": self.mixup, "cutmix": self.cutmix}
+        problems = not_positive({f"data.{name}": value for name, value in sizes.items()})
+        problems += negative({f"data.{name}": value for name, value in others.items()})
+        if unknown := [name for name in self.augment if name not in TRANSFORMS]:
+            problems.append(f"data.augment: there is no {', '.join(unknown)}; there are {', '.join(TRANSFORMS)}")
+        if self.balance == "sampler" and self.pipeline == "stream":
+            problems.append("data.balance sampler needs data.pipeline memory; a stream takes data.balance weights")
+        refuse(problems)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether images are mixed, and have soft labels."""
+        return bool(self.mixup or self.cutmix)
 
 
 @dataclass(frozen=True)
@@ -263,6 +280,14 @@ class Recipe:
         method = METHODS.get(self.method)
         if method is not None and method.prunes and self.data.pipeline == "stream":
             problems.append(f"{self.method} prunes its samples, which needs data.pipeline memory")
+        if method is not None and method.prunes and self.data.balance == "sampler":
+            problems.append(f"{self.method} prunes its samples, which leaves no choice to data.balance sampler")
+        if method is not None and not method.soft_labels and self.data.mixes:
+            able = ", ".join(name for name, other in METHODS.items() if other.soft_labels)
+            problems.append(
+                f"{self.method} needs one class for each image, which data.mixup and data.cutmix do not leave; methods "
+                f"that take mixed images are {able}"
+            )
         refuse(problems)
         if method is not None:
             method.choice(self.hyper)

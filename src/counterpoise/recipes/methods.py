@@ -38,6 +38,7 @@ class Method:
         source: where the values come from.
         members: how many such trainings make one result; their probabilities are averaged.
         prunes: whether training leaves out its least confident samples, as DTDP does.
+        soft_labels: whether it takes the labels of mixed images, which are distributions over classes.
         fixed: hyper-parameters that are not tuned unless somebody names them, with their usual values.
         bounds: half-open intervals `[low, high)` that values must lie in; `[0, inf)` where none is given.
     """
@@ -49,6 +50,7 @@ class Method:
     source: str
     members: int = 1
     prunes: bool = False
+    soft_labels: bool = True
     fixed: Mapping[str, float] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -139,6 +141,7 @@ METHODS: dict[str, Method] = {
         _loss_and_term("cross_entropy", "mmce_term", weight="weight"),
         {"weight": (1.0, 2.0, 3.0, 4.0)},
         PAPER,
+        soft_labels=False,
     ),
     "fl": Method("Focal loss", 1, _loss("focal"), {"gamma": GAMMA_GRID}, PAPER),
     "flsd53": Method("FLSD-53", 1, _loss("focal_sample_dependent"), {}, FLSD),
@@ -152,6 +155,7 @@ METHODS: dict[str, Method] = {
         {"gamma": GAMMA_GRID, "weight": (5.0, 10.0)},
         PAPER,
         prunes=True,
+        soft_labels=False,  # of a mixed image, a low confidence says nothing of a sample
     ),
     "de3": Method("Deep ensemble of 3", 1, _loss("cross_entropy"), {}, PAPER, members=3),
     "dml": Method("DML", 2, _deep_mutual, {"alpha": ALPHA_GRID}, "MTE's grid"),

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
+from counterpoise.data.balance import class_weights
 from counterpoise.data.images import Images, hold_out, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.data.rows import UNLABELLED, first_difference, read_rows
 from counterpoise.data.sources import ood_split, resolve
-from counterpoise.data.stream import StreamLoader, sample_ids
+from counterpoise.data.stream import StreamLoader, class_counts, sample_ids
+from counterpoise.data.transforms import Mixing, Transforms
 from counterpoise.models.weights import expected_normalisation
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
@@ -31,6 +33,7 @@ class RunData:
         training: makes the loader of one rank from `seed`, `rank` and `world`; the seed decides order and augmentation.
         validation: held-out images.
         validation_rows: their row numbers in the training split, or None where they are not a part of it.
+        class_weights: of the training loss, float32 `[K]`; None where all samples weigh alike.
         test: the test images.
         ood: other images by name.
     """
@@ -38,6 +41,7 @@ class RunData:
     training: Callable[[int, int, int], Loader]
     validation: Images
     validation_rows: Tensor | None = None
+    class_weights: Tensor | None = None
     test: Callable[[], Images] | None = None
     ood: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
 
@@ -67,6 +71,8 @@ def from_images(
     kept, rows = hold_out(len(images), size=recipe.data.validation, seed=recipe.seed)
     _require_steps(recipe, len(kept))
     training = images.take(kept)
+    transforms, mixing = _transforms(recipe, training), _mixing(recipe, training)
+    counts = torch.bincount(training.labels, minlength=len(training.classes))
     return RunData(
         training=lambda seed, rank, world: MemoryLoader(
             training,
@@ -77,9 +83,14 @@ def from_images(
             drop_last=True,
             rank=rank,
             world=world,
+            transforms=transforms,
+            workers=recipe.data.workers,
+            mixing=mixing,
+            balance=recipe.data.balance == "sampler",
         ),
         validation=images.take(rows),
         validation_rows=images.ids[rows],
+        class_weights=class_weights(counts) if recipe.data.balance == "weights" else None,
         test=test,
         ood=ood or {},
     )
@@ -97,6 +108,10 @@ def _streamed(
     stored = _stored_images(options, "train", root=root, ids=limited[rows], limit=None)
     validation = normalised_for(recipe, stored)
     require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
+    transforms, mixing, weights = _transforms(recipe, validation), _mixing(recipe, validation), None
+    if options.balance == "weights":
+        counts = class_counts(options.name, "train", ids=limited[kept], root=root, domain=options.domain)
+        weights = class_weights(counts)
     return RunData(
         training=lambda seed, rank, world: StreamLoader(
             options.name,
@@ -117,9 +132,12 @@ def _streamed(
             std=validation.std,
             rank=rank,
             world=world,
+            transforms=transforms,
+            mixing=mixing,
         ),
         validation=validation,
         validation_rows=limited[rows],
+        class_weights=weights,
         test=test,
         ood=ood,
     )
@@ -224,9 +242,20 @@ def _require_steps(recipe: Recipe, rows: int) -> None:
         )
 
 
-def augmentation(recipe: Recipe, images: Images) -> Augmentation:
-    """Random crops and flips, where the recipe and the data set agree to flips."""
+def augmentation(recipe: Recipe, images: Images) -> Augmentation | None:
+    """Random crops and flips, where the recipe and the data set agree to flips; none where it names transforms."""
+    if recipe.data.augment:
+        return None
     return Augmentation(padding=recipe.data.padding, flip=recipe.data.flip and images.flip)
+
+
+def _transforms(recipe: Recipe, images: Images) -> Transforms | None:
+    return Transforms(recipe.data.augment, tuple(images.pixels.shape[1:])) if recipe.data.augment else None
+
+
+def _mixing(recipe: Recipe, images: Images) -> Mixing | None:
+    options = recipe.data
+    return Mixing(options.mixup, options.cutmix, len(images.classes)) if options.mixes else None
 
 
 def keep_split(path: Path, validation_rows: Tensor) -> None:

@@ -69,6 +69,7 @@ def fit(
         pretrained=pretrained,
         ema=engine.ema,
         sharded=engine.strategy == "fsdp",
+        class_weights=data.class_weights,
     )
     step = 0 if resume_from is None else resume_from.step
     datamodule = RunDataModule(data, evaluation_batch=recipe.evaluation.batch, seed=recipe.seed)

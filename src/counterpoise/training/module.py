@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from counterpoise.data.balance import label_weights
 from counterpoise.data.memory import Batch, MemoryLoader
 from counterpoise.objectives import Objective, ObjectiveOutput
 from counterpoise.objectives.models import call_for_logits
@@ -38,6 +39,7 @@ class ObjectiveModule(L.LightningModule):
         pretrained: for each model, whether its trunk is frozen for the options' first epochs.
         ema: decay of the moving average of the primary, or None for no average.
         sharded: whether the parameters are sharded over the ranks (FSDP2).
+        class_weights: weights of the samples' classes in the training loss, float32 `[K]`; None for no weights.
     """
 
     def __init__(
@@ -49,9 +51,12 @@ class ObjectiveModule(L.LightningModule):
         pretrained: Sequence[bool] = (),
         ema: float | None = None,
         sharded: bool = False,
+        class_weights: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.objective = objective
+        self.class_weights: Tensor | None
+        self.register_buffer("class_weights", class_weights, persistent=False)
         self.average = None if ema is None else _moving_average(self.primary, decay=ema)
         self.options = optimizer
         self.epochs = epochs
@@ -128,7 +133,9 @@ class ObjectiveModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The one scalar of the objective."""
-        self.latest = self.objective(batch.images, labels=batch.labels)
+        weights = self.class_weights
+        weighted = {} if weights is None else {"sample_weight": label_weights(batch.labels, weights)}
+        self.latest = self.objective(batch.images, labels=batch.labels, **weighted)
         loss: Tensor = self.latest["loss"]
         if self.trainer.loggers:
             self.log_dict(

@@ -1,0 +1,441 @@
+"""Transforms by name, mixup, CutMix and balanced classes: torchvision's own pixels, whatever else is drawn or killed."""
+
+import random
+from dataclasses import replace
+from io import BytesIO
+from itertools import islice
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from PIL import Image
+from torch.nn import functional as F  # noqa: N812
+from torchvision.transforms import v2
+
+from counterpoise._choices import TRANSFORMS
+from counterpoise.data import MemoryLoader, StreamLoader, hold_out, load_images, normalised
+from counterpoise.data.balance import balanced, class_weights, label_weights
+from counterpoise.data.keyed import MIXING, TRANSFORM, keyed_bits, permutation
+from counterpoise.data.stream import class_counts
+from counterpoise.data.transforms import Mixing, Transforms
+from counterpoise.recipes import METHODS, DataOptions
+from counterpoise.recipes.config import Recipe
+from counterpoise.training import resume, train
+from counterpoise.training.data import named_data
+from counterpoise.training.networks import recipe_models
+from runs import ending, small_data, small_recipe, striped_images
+from test_data_memory import same
+from test_data_sets import encoded
+from test_resume import interrupt
+
+BOTH = ("RandomResizedCrop", "RandAugment")
+IMAGES = striped_images(40, size=12)
+
+
+def memory(images=IMAGES, *, transforms=None, workers=0, mixing=None, balance=False, batch=6, seed=3, world=1, rank=0):
+    return MemoryLoader(
+        images,
+        batch=batch,
+        seed=seed,
+        augmentation=None,
+        shuffle=True,
+        drop_last=True,
+        transforms=transforms,
+        workers=workers,
+        mixing=mixing,
+        balance=balance,
+        world=world,
+        rank=rank,
+    )
+
+
+def transformed(images, ids, names, *, epoch=0):
+    return Transforms(names, tuple(images.shape[1:]))(images, ids, seed=3, epoch=epoch)
+
+
+# Transforms
+
+
+@pytest.mark.parametrize(
+    ("name", "channels"),
+    [(name, channels) for name in TRANSFORMS for channels in (1, 3) if (name, channels) != ("RandomGrayscale", 1)],
+)
+def test_every_transform_is_a_function_of_seed_epoch_and_sample(name, channels):
+    pixels = striped_images(24, size=16, channels=channels).pixels
+    ids = torch.arange(24) * 7
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    first = transformed(pixels, ids, (name,))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]  # noqa: NPY002
+    assert (first.shape, first.dtype) == (pixels.shape, torch.uint8)
+    assert not torch.equal(first, pixels)
+    assert not torch.equal(first, transformed(pixels, ids, (name,), epoch=1))
+    random.seed(2)
+    np.random.seed(2)  # noqa: NPY002
+    torch.manual_seed(2)
+    chosen = torch.tensor([5, 0, 17])  # alone, and beside others, and after other draws
+    assert torch.equal(transformed(pixels[chosen], ids[chosen], (name,)), first[chosen])
+
+
+def test_transforms_are_torchvisions_under_the_key():
+    by_hand = v2.Compose([v2.RandomResizedCrop((12, 12), scale=(0.7, 1.0)), v2.RandAugment()])
+    expected = []
+    for image, key in zip(IMAGES.pixels, keyed_bits(3, 5, IMAGES.ids, TRANSFORM).tolist(), strict=True):
+        torch.manual_seed(key)
+        expected.append(by_hand(image))
+    assert torch.equal(transformed(IMAGES.pixels, IMAGES.ids, BOTH, epoch=5), torch.stack(expected))
+
+
+def test_threads_change_no_pixel():
+    """A mean over an image of more than 2^15 pixels is shared between them."""
+    images = striped_images(4, size=256)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(transformed(images.pixels, images.ids, ("ColorJitter",)))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*found)
+
+
+def test_unknown_transforms_and_those_that_grey_images_have_no_use_for_are_refused():
+    with pytest.raises(ValueError, match="there is no transform RandomCorp; there are RandomResizedCrop, "):
+        Transforms(("RandomCorp",), (3, 8, 8))
+    with pytest.raises(ValueError, match="RandomGrayscale changes the colours of an image, and these are grey"):
+        Transforms(("RandomErasing", "RandomGrayscale"), (1, 8, 8))
+
+
+# Loaders
+
+
+def test_the_number_of_workers_changes_no_batch():
+    transforms, mixing = Transforms(BOTH, (3, 12, 12)), Mixing(0.4, 1.0, 3)
+    found = [list(memory(transforms=transforms, mixing=mixing, workers=workers)) for workers in (0, 1, 2)]
+    assert len(found[0]) == 6
+    assert same(found[0], found[1])
+    assert same(found[0], found[2])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [0, 1, 4, 5])
+def test_batches_resume_where_they_stopped(workers, stop):
+    def loader():
+        transforms = Transforms((*BOTH, "RandomErasing"), (3, 12, 12))
+        return memory(transforms=transforms, mixing=Mixing(0.4, 1.0, 3), balance=True, workers=workers)
+
+    first = loader()
+    first.set_epoch(2)
+    whole = list(first)
+    first.set_epoch(1)
+    first.set_epoch(2)
+    list(islice(first, stop))
+    second = loader()
+    second.load_state_dict(first.state_dict())
+    torch.manual_seed(stop)
+    assert same(list(second), whole[stop:])
+    assert same(list(first), whole)  # the iteration that was left does not shorten the next
+    assert same(list(second), whole)
+
+
+def test_batches_of_transforms_are_normalised_images_under_their_labels():
+    (found,) = memory(transforms=Transforms(BOTH, (3, 12, 12)), batch=40)
+    pixels = transformed(IMAGES.pixels[found.ids], found.ids, BOTH)
+    assert torch.equal(found.images, normalised(pixels, IMAGES.mean, IMAGES.std))
+    assert torch.equal(found.labels, IMAGES.labels[found.ids])
+    assert found.images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_ranks_share_transformed_batches():
+    alone = list(memory(transforms=Transforms(BOTH, (3, 12, 12))))
+    for rank in range(2):
+        share = list(memory(transforms=Transforms(BOTH, (3, 12, 12)), rank=rank, world=2))
+        assert same(share, [tuple(each[rank::2] for each in batch) for batch in alone])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Photographs of different sizes, larger than what they are trained at."""
+    path = tmp_path_factory.mktemp("photographs")
+    generator = np.random.default_rng(0)
+    sizes = [(20 + 3 * (row % 4), 32 - 2 * (row % 3)) for row in range(30)]
+    images = [encoded(generator.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in sizes]
+    labels = [min(row % 6, 2) for row in range(30)]
+    pq.write_table(pa.table({"image": images, "label": labels}), path / "train.parquet", row_group_size=7)
+    return path
+
+
+def stream(folder, names, *, workers=0, mixing=None):
+    return StreamLoader(
+        folder,
+        "train",
+        batch=5,
+        seed=3,
+        augmentation=None,
+        shuffle=True,
+        drop_last=True,
+        workers=workers,
+        window=11,
+        size=16,
+        transforms=Transforms(names, (3, 16, 16)),
+        mixing=mixing,
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_streamed_images_are_transformed_by_the_same_keys_and_resume(folder, workers):
+    names, mixing = ("RandomHorizontalFlip", "RandAugment"), Mixing(0.0, 1.0, 3)
+    squares = load_images(folder, "train", size=16)
+    whole = list(stream(folder, names, workers=workers, mixing=mixing))
+    for number, batch in enumerate(whole):
+        pixels = transformed(squares.pixels[batch.ids], batch.ids, names)
+        images = normalised(pixels, squares.mean, squares.std)
+        expected = mixing(images, squares.labels[batch.ids], seed=3, epoch=0, number=number)
+        assert same([batch[:2]], [expected])
+    first, second = (stream(folder, names, workers=workers, mixing=mixing) for _ in range(2))
+    list(islice(first, 3))
+    second.load_state_dict(first.state_dict())
+    assert same(list(second), whole[3:])
+
+
+def test_a_stream_crops_from_images_as_they_are_stored(folder):
+    crop, seen = v2.RandomResizedCrop((16, 16), scale=(0.7, 1.0)), []
+    stored = pq.read_table(folder / "train.parquet").column("image").to_pylist()
+    loader = stream(folder, ("RandomResizedCrop",), workers=1)
+    for batch in loader:
+        for image, row in zip(batch.images, batch.ids.tolist(), strict=True):
+            torch.manual_seed(int(keyed_bits(3, 0, torch.tensor(row), TRANSFORM)))
+            decoded = v2.functional.pil_to_tensor(Image.open(BytesIO(stored[row])))
+            expected = normalised(crop(decoded)[None], loader.mean, loader.std)[0]
+            assert torch.equal(image, expected)
+            seen.append(row)
+    assert len(seen) == 30
+
+
+def test_a_stream_counts_its_labels(folder):
+    assert class_counts(folder, "train", ids=torch.arange(30)).tolist() == [5, 5, 20]
+    assert class_counts(folder, "train", ids=torch.tensor([0, 6, 3, 29])).tolist() == [2, 0, 2]
+
+
+# Mixing
+
+
+def mixed_batch(mixing, *, number=0, epoch=0):
+    images = normalised(IMAGES.pixels, IMAGES.mean, IMAGES.std)
+    return mixing(images, IMAGES.labels, seed=3, epoch=epoch, number=number)
+
+
+@pytest.mark.parametrize(("mixing", "by_hand"), [((0.3, 0.0), v2.MixUp), ((0.0, 0.7), v2.CutMix)])
+def test_mixing_is_torchvisions_under_the_key_of_the_batch(mixing, by_hand):
+    torch.manual_seed(int(keyed_bits(3, 2, torch.tensor(4), MIXING)))
+    # Of one there is nothing to choose, which takes a draw.
+    choice = v2.RandomChoice([by_hand(alpha=max(mixing), num_classes=3)])
+    expected = choice(normalised(IMAGES.pixels, IMAGES.mean, IMAGES.std), IMAGES.labels)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    images, labels = mixed_batch(Mixing(*mixing, 3), number=4, epoch=2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert same([(images, labels)], [expected])
+    assert (labels.dtype, labels.shape) == (torch.float32, (40, 3))
+    assert torch.allclose(labels.sum(-1), torch.ones(40))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_one_of_both_by_a_fair_coin():
+    """Mixup keeps no pixel of any image as it was; CutMix all of them, somewhere."""
+    images = normalised(IMAGES.pixels, IMAGES.mean, IMAGES.std)
+    shifted = images.roll(1, 0)
+    cut = [
+        bool(((found == images) | (found == shifted)).all())
+        for found, _ in (mixed_batch(Mixing(0.5, 0.5, 3), number=number) for number in range(400))
+    ]
+    assert 160 < sum(cut) < 240  # four standard deviations; the keys are fixed
+
+
+# Classes of different sizes
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(0, 5))
+@settings(max_examples=60)
+def test_each_class_is_drawn_equally_often(labels, epoch):
+    labels = torch.tensor(labels)
+    ids = torch.arange(len(labels)) * 3 + 1
+    rows, keys = balanced(labels, ids, seed=3, epoch=epoch)
+    present = labels.unique()
+    counts = torch.bincount(labels[rows], minlength=5)[present]
+    assert len(rows) == len(labels)
+    assert counts.max() - counts.min() <= 1
+    assert len(set(keys.tolist())) == len(keys)
+    for label in present.tolist():  # nobody a third time before all were seen twice
+        draws = torch.bincount(rows[labels[rows] == label], minlength=len(labels))[labels == label]
+        assert draws.max() - draws.min() <= 1
+    first = keys < 1 << 40
+    assert torch.equal(keys[first], ids[rows[first]])
+
+
+def imbalanced():
+    images = striped_images(120, size=12)
+    order = torch.cat([torch.nonzero(images.labels == label)[:count, 0] for label, count in ((0, 4), (1, 8), (2, 24))])
+    return images.take(order)
+
+
+def test_a_balanced_loader_augments_each_draw_by_itself_and_anew_each_epoch():
+    loader = memory(imbalanced(), transforms=Transforms(BOTH, (3, 12, 12)), balance=True, batch=36)
+    (found,) = loader
+    assert torch.bincount(found.labels).tolist() == [12, 12, 12]
+    loader.set_epoch(1)
+    (other,) = loader
+    assert not torch.equal(found.ids, other.ids)
+    rare = found.images[found.ids == found.ids[found.labels == 0][0]]
+    assert len(rare) == 3
+    assert not torch.equal(rare[0], rare[1])
+    assert not torch.equal(rare[1], rare[2])
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=6).filter(any))
+def test_class_weights_have_mean_1_over_the_samples(counts):
+    counts = torch.tensor(counts)
+    weights = class_weights(counts)
+    assert float((weights * counts).sum() / counts.sum()) == pytest.approx(1)
+    present = counts > 0
+    shares = (weights * counts)[present]
+    assert torch.allclose(shares, shares[0].expand_as(shares))
+
+
+def test_a_stream_weighs_its_training_images(folder):
+    recipe = Recipe(
+        batch=5,
+        data=DataOptions(name=str(folder), pipeline="stream", size=16, validation=6, balance="weights"),
+    )
+    data = named_data(recipe)
+    labels = load_images(folder, "train", size=16).labels
+    kept = torch.ones(30, dtype=torch.bool)
+    kept[data.validation_rows] = False
+    assert torch.allclose(data.class_weights, class_weights(torch.bincount(labels[kept], minlength=3)))
+
+
+# Through the engine
+
+
+def by_hand(recipe, *, transform=None, mix=None, weights=None):
+    """The losses of a recipe by a plain loop of torch and torchvision."""
+    images, options = striped_images(), recipe.optimizer
+    kept, _ = hold_out(len(images), size=recipe.data.validation, seed=recipe.seed)
+    primary, *auxiliaries = recipe_models(recipe, classes=3, channels=3)(recipe.seed)
+    groups = [{"params": list(primary.parameters()), "lr": options.lr}]
+    groups += [{"params": list(model.parameters()), "lr": options.auxiliary_lr} for model in auxiliaries]
+    optimizer = torch.optim.SGD(groups, momentum=options.momentum, weight_decay=options.weight_decay)
+    losses = []
+    for epoch in range(recipe.epochs):
+        order = kept[permutation(recipe.seed, epoch, kept)]
+        for number, rows in enumerate(order.split(recipe.batch)):
+            pixels = images.pixels[rows]
+            if transform is not None:
+                pixels = []
+                for row in rows:
+                    torch.manual_seed(int(keyed_bits(recipe.seed, epoch, row, TRANSFORM)))
+                    pixels.append(transform(images.pixels[row]))
+                pixels = torch.stack(pixels)
+            scaled = v2.functional.to_dtype(pixels, torch.float32, scale=True)
+            inputs, labels = v2.functional.normalize(scaled, images.mean, images.std), images.labels[rows]
+            if mix is not None:
+                torch.manual_seed(int(keyed_bits(recipe.seed, epoch, torch.tensor(number), MIXING)))
+                inputs, labels = v2.RandomChoice([mix])(inputs, labels)
+            logits = primary(inputs)
+            loss = F.cross_entropy(logits, labels, weight=weights)
+            for auxiliary in auxiliaries:
+                f, g = logits.log_softmax(-1), auxiliary(inputs).log_softmax(-1)
+                loss = loss + recipe.choice["alpha"] * F.kl_div(f, g.detach().exp(), reduction="batchmean")
+                loss = loss + F.kl_div(g, f.detach().exp(), reduction="batchmean")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+CROPPED = v2.Compose([v2.RandomResizedCrop((8, 8), scale=(0.7, 1.0)), v2.RandAugment()])
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "loop"),
+    [
+        ("ce", {"mixup": 0.4}, {"mix": v2.MixUp(alpha=0.4, num_classes=3)}),
+        ("ce", {"cutmix": 1.0}, {"mix": v2.CutMix(alpha=1.0, num_classes=3)}),
+        ("ce", {"augment": BOTH, "workers": 2}, {"transform": CROPPED}),
+        ("mte1", {"augment": BOTH, "mixup": 0.4}, {"transform": CROPPED, "mix": v2.MixUp(alpha=0.4, num_classes=3)}),
+    ],
+)
+def test_losses_are_those_of_a_plain_loop(tmp_path, method, options, loop):
+    data = {"padding": 0, "flip": False, "validation": 20, "workers": 0} | options
+    recipe = small_recipe(method, epochs=4, optimizer__milestones=(), data=DataOptions(**data))
+    train(recipe, tmp_path, data=small_data(recipe))
+    losses = [float.fromhex(loss) for loss in ending(tmp_path)[1]]
+    assert len(losses) == 20
+    assert losses == pytest.approx(by_hand(recipe, **loop), abs=1e-6)
+
+
+def test_weights_are_those_of_torchs_cross_entropy(tmp_path):
+    recipe = small_recipe("ce", optimizer__milestones=())
+    recipe = replace(recipe, data=DataOptions(validation=20, padding=0, flip=False, balance="weights"))
+    data = small_data(recipe)
+    train(recipe, tmp_path, data=data)
+    losses = [float.fromhex(loss) for loss in ending(tmp_path)[1]]
+    assert losses == pytest.approx(by_hand(recipe, weights=data.class_weights), abs=1e-6)
+    soft = torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.0, 1.0]])
+    expected = soft @ data.class_weights
+    assert torch.allclose(label_weights(soft, data.class_weights), expected)
+    assert label_weights(torch.tensor([2]), data.class_weights) == expected[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("mte1", {"augment": BOTH, "mixup": 0.4, "cutmix": 1.0, "workers": 2}),
+        ("dml", {"augment": ("TrivialAugment",), "mixup": 0.2, "balance": "weights", "workers": 1}),
+        ("fl", {"balance": "sampler", "cutmix": 0.5}),
+    ],
+)
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, method, options):
+    recipe = small_recipe(method, data=DataOptions(**({"validation": 20, "padding": 1} | options)))
+    train(recipe, tmp_path / "whole", data=small_data(recipe))
+    interrupt(recipe, tmp_path / "broken", after=7)
+    resume(tmp_path / "broken", data=small_data(recipe))
+    assert ending(tmp_path / "broken") == ending(tmp_path / "whole")
+
+
+# Recipes
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("mmce", {"mixup": 0.2}, "mmce needs one class for each image, .* methods that take mixed images are ce, ls"),
+        ("fl-dtdp", {"cutmix": 1.0}, "fl-dtdp needs one class for each image"),
+        ("fl-dtdp", {"balance": "sampler"}, "fl-dtdp prunes its samples, which leaves no choice to data.balance"),
+        ("ce", {"balance": "sampler", "pipeline": "stream"}, "data.balance sampler needs data.pipeline memory"),
+        ("ce", {"augment": ("RandAugmnet",)}, "data.augment: there is no RandAugmnet; there are RandomResizedCrop"),
+        ("ce", {"mixup": -0.1}, "data.mixup must not be negative, got -0.1"),
+        ("ce", {"cutmix": float("inf")}, "data.cutmix must be finite, got inf"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_with_the_recipe(method, options, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(method=method, data=DataOptions(**options))
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.soft_labels])
+def test_methods_that_take_soft_labels_train_on_them(method):
+    recipe = small_recipe(method, data=DataOptions(mixup=0.2))
+    networks = recipe_models(recipe, classes=3, channels=3)(0)
+    loader = memory(striped_images(12), mixing=Mixing(0.2, 0.0, 3))
+    batch = next(iter(loader))
+    METHODS[method].build(networks, **recipe.choice)(batch.images, labels=batch.labels).loss.backward()
+    assert all(torch.isfinite(p.grad).all() for network in networks for p in network.parameters())
