@@ -20,7 +20,7 @@ ScaleName = Literal["paper", "reduced", "smoke", "finetune"]
 LITE0 = "weights/efficientnet_lite0.safetensors"
 """What `python -m tools.pretrained` writes, seen from the root of the repository."""
 
-FINETUNING_RATE = 1e-3
+FINETUNING_RATE = 3e-3
 
 UNSTATED = "unstated"
 """What the published tables say where the paper does not name the backbone."""
