@@ -22,6 +22,7 @@ from counterpoise_study.store import Store
 from counterpoise_study.studies import request_of, studies_at
 from counterpoise_study.tables import caption
 from stores import filled
+from tools import finetuning_tables
 
 BINS = 15
 
@@ -102,6 +103,31 @@ def test_the_caption_says_where_the_choice_was_made(tmp_path, request_):
     )
 
 
+def test_the_pages_tables_say_what_is_missing(tmp_path, request_):
+    """Of a store without the photos of seeds 1 and 2, and without any ensemble."""
+
+    def left_out(task):
+        recipe = task.cell.recipe
+        return recipe.method == "de3" or (recipe.data.domain == "photo" and recipe.seed in (1, 2))
+
+    (gathered,) = collect(filled(tmp_path, [request_], skip=left_out))
+    progress = finetuning_tables.progress_section(gathered)
+    assert f"**{12 + 2 * 6} results are still missing.** Runs that choose hyper-parameters: 28 of 28" in progress
+    assert "| Deep ensemble of 3 | not run | not run | not run | not run |" in progress
+    assert "| Cross-entropy | 3 of 3 | 3 of 3 | 3 of 3 | 1 of 3 |" in progress
+    lines = finetuning_tables.means_section(gathered, images="test").splitlines()
+    means = {line.split(" | ")[0].removeprefix("| "): line.split(" | ")[1:] for line in lines}
+    values = [
+        row.records[0].plain.estimates[Key.ACCURACY].value
+        for group in gathered.groups
+        for row in group.rows
+        if row.line.method == "ce"
+    ]
+    assert float(means["Cross-entropy"][0]) == pytest.approx(100 * sum(values) / 4, abs=0.0051)
+    assert means["Cross-entropy"][-1] == "1 of 3 |"
+    assert means["Deep ensemble of 3"][0] == ""
+
+
 def predictions(rng, rows, *, members=None):
     """Overconfident logits, and labels that follow from them at a higher temperature."""
     values = rng.normal(scale=4, size=(rows, 5) if members is None else (rows, members, 5)).astype(np.float32)
@@ -180,6 +206,6 @@ def test_a_small_version_runs(real_data, tmp_path):
     (gathered,) = collect(store)
     (group,) = gathered.groups
     heads = [column.title for column in group.columns]
-    assert heads[:2] == ["in-domain Accuracy, %", "in-domain ECE, %"]
+    assert heads[:2] == ["Accuracy, %, in-domain", "ECE, %, in-domain"]
     assert heads[4:] == [head.replace("in-domain", "left-out") for head in heads[:4]]
     assert group.rows[0].values(group.columns[2], scaled=False) == [pytest.approx(record.validation["nll"])]

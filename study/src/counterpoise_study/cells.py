@@ -151,7 +151,7 @@ def candidate_cells(request: Request, line: Line) -> list[Cell]:
 
 
 def trial_cells(request: Request, line: Line, hyper: Hyper) -> list[Cell]:
-    """The cells that a candidate is judged by, one for each seed, in the setting that hyper-parameters are chosen in."""
+    """The cells that a candidate is judged by, one for each seed, in the setting where the choice is made."""
     setting = tuning_setting(request, line)
     return [cell_of(request, line, setting=setting, hyper=hyper, seed=seed) for seed in line.choosing_seeds]
 

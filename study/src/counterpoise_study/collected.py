@@ -266,13 +266,13 @@ def _columns(study: Study, rows: Sequence[Row]) -> Iterator[Column]:
         return
     places: tuple[tuple[str, Images], ...] = (("", "test"),)
     if study.layout == "in-and-out":
-        places = ("in-domain ", "in-domain"), ("left-out ", "test")
+        places = (", in-domain", "in-domain"), (", left-out", "test")
     for place, images in places:
         for key in study.metrics:
             # The AUROC that is no metric of OOD images is that of telling right from wrong.
             pick = _misclassification(key) if key in DETECTION else _estimate(key)
-            title = metric_title(KEY_INFO[key])
-            yield Column(f"{place}{title}", key, pick, has_floor=key is Key.ECE, images=images)
+            title = f"{metric_title(KEY_INFO[key])}{place}"
+            yield Column(title, key, pick, has_floor=key is Key.ECE, images=images)
 
 
 def _estimate(key: Key) -> Pick:

@@ -21,6 +21,7 @@ LITE0 = "weights/efficientnet_lite0.safetensors"
 """What `python -m tools.pretrained` writes, seen from the root of the repository."""
 
 FINETUNING_RATE = 3e-3
+"""The best of three in a short training by cross-entropy."""
 
 UNSTATED = "unstated"
 """What the published tables say where the paper does not name the backbone."""
@@ -80,6 +81,10 @@ class Scale:
     candidates: Mapping[str, tuple[Hyper, ...]] = field(default_factory=dict)
     tuning_seeds: tuple[int, ...] = ()
     page: bool = True
+
+    def table(self, data_set: str) -> tuple[Setting, ...]:
+        """The settings of a data set's table."""
+        return self.tables.get(data_set, ())
 
 
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet"}

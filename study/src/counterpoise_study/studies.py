@@ -11,7 +11,16 @@ from counterpoise_study.requests import Line, Request, Setting, candidates_of
 from counterpoise_study.scales import SCALES, Scale, ScaleName
 
 Layout = Literal[
-    "metrics", "detection", "ood", "variants", "domains", "in-and-out", "sweep", "severity", "scatter", "reliability",
+    "metrics",
+    "detection",
+    "ood",
+    "variants",
+    "domains",
+    "in-and-out",
+    "sweep",
+    "severity",
+    "scatter",
+    "reliability",
     "bars",
 ]
 """What is drawn or listed; every study has a table, those named after a figure have that as well."""
@@ -50,15 +59,15 @@ class Study:
 
 STUDIES: dict[str, Study] = {
     "cifar100": Study(
-        "Accuracy and calibration on CIFAR-100", ALL_METHODS, lambda s: s.tables.get("cifar100", ()), "metrics",
+        "Accuracy and calibration on CIFAR-100", ALL_METHODS, lambda s: s.table("cifar100"), "metrics",
         tables=("cifar100", "de"),
     ),
     "cifar10": Study(
-        "Accuracy and calibration on CIFAR-10", ALL_METHODS, lambda s: s.tables.get("cifar10", ()), "metrics",
+        "Accuracy and calibration on CIFAR-10", ALL_METHODS, lambda s: s.table("cifar10"), "metrics",
         tables=("cifar10", "de"),
     ),
     "tiny-imagenet": Study(
-        "Accuracy and calibration on Tiny-ImageNet", ALL_METHODS, lambda s: s.tables.get("tiny-imagenet", ()), "metrics",
+        "Accuracy and calibration on Tiny-ImageNet", ALL_METHODS, lambda s: s.table("tiny-imagenet"), "metrics",
         tables=("tiny-imagenet", "de"),
     ),
     "deep-ensemble": Study(
@@ -104,8 +113,8 @@ STUDIES: dict[str, Study] = {
         "MTE-1 where steps are few", ("ce", "mte1"), lambda s: s.short, "variants"
     ),
     "finetune": Study(
-        "Fine-tuning a pretrained network", ("ce", "ls", "fl", "mte1", "dml", "de3"), lambda s: s.finetuned, "in-and-out",
-        (Key.ACCURACY, Key.ECE, Key.NLL, Key.AUROC),
+        "Fine-tuning a pretrained network", ("ce", "ls", "fl", "mte1", "dml", "de3"), lambda s: s.finetuned,
+        "in-and-out", (Key.ACCURACY, Key.ECE, Key.NLL, Key.AUROC),
     ),
 }  # fmt: skip
 """In the order of the paper: its tables, then its figures; then those of our own."""

@@ -206,7 +206,9 @@ def caption(gathered: StudyResults) -> str:
         rule = KEY_INFO[Key(request.rule)].title
         mean_of = "mean " if tuning_seeds_text(request) else ""
         seeds = tuning_seeds_text(request) or "the first seed"
-        sentences.append(f"Hyper-parameters by the {better} {mean_of}validation {rule} at {seeds}{_elsewhere(request)}.")
+        sentences.append(
+            f"Hyper-parameters by the {better} {mean_of}validation {rule} at {seeds}{_elsewhere(request)}."
+        )
     if gathered.study.tables:
         sentences.append(f"Published: the paper's number, at the paper's own scale{_published_places(request)}.")
     return " ".join(sentences)
