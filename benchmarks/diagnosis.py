@@ -226,7 +226,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.short:
         cell, kept = "", None
-        recipe = replace(smoke().figure.recipe, method=METHOD)
+        recipe = replace(smoke().figures[0].recipe, method=METHOD)
     else:
         store = Store(options.results)
         cell = options.cell or first_cell(store, METHOD)

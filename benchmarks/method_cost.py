@@ -90,7 +90,7 @@ def measured(method: str, *, images: int) -> dict[str, float]:
 
 def recipe_of(method: str, *, images: int) -> Recipe:
     """The setting of the reduced study's figures, for two epochs."""
-    recipe = reduced().figure.recipe
+    recipe = reduced().figures[0].recipe
     return replace(
         recipe, method=method, epochs=2, data=replace(recipe.data, limit=images + HELD_OUT, validation=HELD_OUT)
     )

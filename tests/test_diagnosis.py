@@ -43,7 +43,7 @@ def test_the_closed_form_has_the_gradient_of_its_loss():
 def test_a_run_that_is_watched_is_the_same_run(real_data, tmp_path, monkeypatch, method):
     root = real_data("cifar10")
     monkeypatch.setenv("COUNTERPOISE_DATA", str(root))
-    recipe = replace(smoke().figure.recipe, method=method, epochs=2)
+    recipe = replace(smoke().figures[0].recipe, method=method, epochs=2)
     found = diagnose(recipe)
     assert found.steps == 10
     assert found.loss_deviation < 1e-6
@@ -60,7 +60,7 @@ def test_a_run_that_is_watched_is_the_same_run(real_data, tmp_path, monkeypatch,
 def test_a_wrong_loss_is_seen(real_data, monkeypatch):
     monkeypatch.setenv("COUNTERPOISE_DATA", str(real_data("cifar10")))
     monkeypatch.setattr(MutualTransport, "set_progress", lambda self, _: setattr(self, "_alpha", torch.tensor(0.0)))
-    recipe = replace(smoke().figure.recipe, method="mte1", epochs=1)
+    recipe = replace(smoke().figures[0].recipe, method="mte1", epochs=1)
     honest = diagnose(recipe)
     assert honest.loss_deviation < 1e-6
 

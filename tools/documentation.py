@@ -1,8 +1,9 @@
 """Writes measured figures into the documentation: `python -m tools.documentation [--check]`.
 
 Figures come from `benchmarks/results/NAME.json`, each the standard output of `python -m benchmarks.NAME`, from the
-records of the reduced-scale study in `study/results`, and from the benchmark's plan. Each goes between a pair of
-marks, `<!-- figures: NAME -->` and `<!-- end -->`. What a page's own blocks print is `tools/transcript.py --write`'s.
+records of the studies in `study/results` and `study/results-finetune`, and from the benchmark's plan. Each goes between
+a pair of marks, `<!-- figures: NAME -->` and `<!-- end -->`. What a page's own blocks print is
+`tools/transcript.py --write`'s.
 """
 
 import argparse
@@ -16,11 +17,12 @@ from typing import Any
 from benchmarks.coverage import is_clear
 from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise.recipes.methods import METHODS
+from counterpoise_study.collected import collect
 from counterpoise_study.hardware_timing import assumed_timing
 from counterpoise_study.plan import plan_of, plan_text
 from counterpoise_study.store import Store
-from counterpoise_study.studies import STUDIES, request_of
-from tools import scaling_tables, study_tables
+from counterpoise_study.studies import request_of, studies_at
+from tools import finetuning_tables, scaling_tables, study_tables
 from tools.comparison_tables import comparison_section
 from tools.coverage_tables import few_errors_section, paired_section
 from tools.headline import headline_section
@@ -44,6 +46,9 @@ def main() -> None:
     study = study_tables.Study(Store(ROOT / "study" / "results"))
     for name, (page, shown) in STUDY_SECTIONS.items():
         pages.setdefault(ROOT / page, {})[name] = shown(study)
+    (finetuning,) = collect(Store(ROOT / "study" / "results-finetune"))
+    for name, (page, drawn) in finetuning_tables.SECTIONS.items():
+        pages.setdefault(ROOT / page, {})[name] = drawn(finetuning)
     stale = []
     for path, sections in pages.items():
         text = path.read_text()
@@ -67,7 +72,7 @@ def result(name: str) -> dict[str, Any]:
 
 def paper_plan() -> str:
     """What all studies would take at the paper's scale, on a device of a stated speed."""
-    requests = [request_of(study, "paper", seeds=range(3)) for study in STUDIES]
+    requests = [request_of(study, "paper", seeds=range(3)) for study in studies_at("paper")]
     return f"```text\n{plan_text(plan_of(requests, timing=assumed_timing(PLANNED_FLOPS)))}\n```"
 
 

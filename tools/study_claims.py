@@ -105,8 +105,8 @@ def _claim_row(study: Study, found: Comparison) -> list[str]:
         f"{found.first.label} {MINUS} {found.second.label}",
         metric,
         _published_text(study, found),
-        f"{_difference_text(key, found.plain)}: {found.verdict(scaled=False)}",
-        f"{_difference_text(key, found.scaled)}: {found.verdict(scaled=True)}",
+        f"{difference_text(key, found.plain)}: {found.verdict(scaled=False)}",
+        f"{difference_text(key, found.scaled)}: {found.verdict(scaled=True)}",
     ]
 
 
@@ -119,7 +119,7 @@ def _difference(group: Group, claim: Claim, first: Row, second: Row, *, scaled: 
     return paired_difference(*([mean([values[seed] for values in row]) for seed in shared] for row in found))
 
 
-def _difference_text(key: Key, found: Summary) -> str:
+def difference_text(key: Key, found: Summary) -> str:
     """Such as `−12.30 (−13.10 to −11.50)`."""
     value, low, high = (_signed(number(KEY_INFO[key], each)) for each in (found.mean, found.low, found.high))
     return value if math.isnan(found.low) else f"{value} ({low}{SPACE}to{SPACE}{high})"

@@ -14,7 +14,7 @@ from counterpoise_study.cells import Cell
 from counterpoise_study.collected import Choice, Column, Group, Row, StudyResults, collect, hyper_text
 from counterpoise_study.reduced import PARTS, SETTING_A
 from counterpoise_study.store import Store
-from counterpoise_study.summary import summarise
+from counterpoise_study.summary import Summary, summarise
 from counterpoise_study.tables import floor_text
 from tools.markdown import markdown_table
 
@@ -267,9 +267,13 @@ def quality_section(study: Study, *, scaled: bool = False) -> str:
 
 def spread(row: Row, column: Column, *, scaled: bool) -> str:
     """Such as `62.91 ± 1.34`."""
-    found = summarise(row.values(column, scaled=scaled))
-    text = number(KEY_INFO[column.key], found.mean)
-    return text if found.count < 2 else f"{text}{SPACE}±{SPACE}{number(KEY_INFO[column.key], found.mean - found.low)}"
+    return summary_text(column.key, summarise(row.values(column, scaled=scaled)))
+
+
+def summary_text(key: Key, found: Summary) -> str:
+    """A mean, with half the width of its interval where it has one."""
+    text = number(KEY_INFO[key], found.mean)
+    return text if found.count < 2 else f"{text}{SPACE}±{SPACE}{number(KEY_INFO[key], found.mean - found.low)}"
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Study], str]]] = {

@@ -5,13 +5,17 @@ from pathlib import Path
 import pytest
 
 from counterpoise.training.folder import Conditions, Environment
-from counterpoise_study.cells import Cell
+from counterpoise_study.cells import Cell, tasks
+from counterpoise_study.collected import collect
 from counterpoise_study.record import CellRecord
 from counterpoise_study.reduced import PARTS
 from counterpoise_study.report import FORMATS, as_latex_text, as_markdown_text
+from counterpoise_study.requests import merged
 from counterpoise_study.sections import document_of
 from counterpoise_study.store import Store
+from counterpoise_study.studies import request_of
 from counterpoise_study.summary import Summary
+from tools import finetuning_tables
 from tools.documentation import STUDY_SECTIONS
 from tools.markdown import section_of
 from tools.study_claims import compared, verdict
@@ -19,17 +23,20 @@ from tools.study_tables import CLAIMS, Study, training_kernels
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "study" / "results"
+FINETUNING = ROOT / "study" / "results-finetune"
+both = pytest.mark.parametrize("kept", [RESULTS, FINETUNING], ids=lambda path: path.name)
 
 
-def test_the_tables_follow_from_the_records_byte_for_byte():
+@both
+def test_the_tables_follow_from_the_records_byte_for_byte(kept):
     """As `counterpoise-study report study/results --markdown --latex` writes them; figures are only counted here."""
-    document = document_of(Store(RESULTS), studies=(), address=lambda _: None)
+    document = document_of(Store(kept), studies=(), address=lambda _: None)
     for name, text in (("report.md", as_markdown_text(document)), ("report.tex", as_latex_text(document))):
-        assert text.encode() == (RESULTS / name).read_bytes(), f"{name} is not made of the records"
+        assert text.encode() == (kept / name).read_bytes(), f"{name} is not made of the records"
     drawn = {
         f"{drawing.name}.{kind}" for section in document.sections for drawing in section.drawings for kind in FORMATS
     }
-    assert drawn == {path.name for path in RESULTS.glob("figures/*")}
+    assert drawn == {path.name for path in kept.glob("figures/*")}
 
 
 def test_the_records_are_those_of_their_folders():
@@ -47,10 +54,25 @@ def test_the_records_are_those_of_their_folders():
         assert Cell(record.recipe, record.source).id == cell
 
 
-def test_nothing_but_records_is_kept():
-    kept = {path.name for path in RESULTS.rglob("*") if path.is_file()}
-    kept -= {path.name for path in RESULTS.glob("figures/*")} | {"manifest.lock"}
-    assert kept <= {
+def test_the_records_of_fine_tuning_are_those_that_the_study_asks_for():
+    store = Store(FINETUNING)
+    progress, asked = store.progress(), request_of("finetune", "finetune", seeds=range(3))
+    assert merged(store.contents.requests[0], asked) == store.contents.requests[0]
+    wanted = {task.key for task in tasks([asked], progress)}
+    assert progress.metrics.keys() <= wanted
+    files = {path.parent.name: path for path in FINETUNING.glob("cells/*/cell.json")}
+    assert files.keys() == {cell for cell, stage in progress.metrics if stage == "complete"}
+    for cell, path in files.items():
+        record = CellRecord.from_json(path.read_text())
+        assert Cell(record.recipe, record.source).id == cell
+        assert record.in_domain is not None
+
+
+@both
+def test_nothing_but_records_is_kept(kept):
+    files = {path.name for path in kept.rglob("*") if path.is_file()}
+    files -= {path.name for path in kept.glob("figures/*")} | {"manifest.lock"}
+    assert files <= {
         "store.json", "manifest.jsonl", "cell.json", "environment.json", "epochs.csv", "report.html", "report.md",
         "report.tex", "README.md",
     }  # fmt: skip
@@ -60,6 +82,13 @@ def test_nothing_but_records_is_kept():
 def test_the_documentation_shows_what_is_kept(name):
     page, section = STUDY_SECTIONS[name]
     assert section_of((ROOT / page).read_text(), name) == section(Study(Store(RESULTS)))
+
+
+@pytest.mark.parametrize("name", finetuning_tables.SECTIONS)
+def test_the_documentation_shows_what_is_kept_of_fine_tuning(name):
+    page, section = finetuning_tables.SECTIONS[name]
+    (gathered,) = collect(Store(FINETUNING))
+    assert section_of((ROOT / page).read_text(), name) == section(gathered)
 
 
 def test_every_claim_is_about_methods_and_measures_that_its_study_has():

@@ -20,7 +20,7 @@ from counterpoise_study.plan import plan_of, plan_text
 from counterpoise_study.requests import Request
 from counterpoise_study.scales import SCALES
 from counterpoise_study.store import Store
-from counterpoise_study.studies import STUDIES, request_of
+from counterpoise_study.studies import request_of, studies_at
 from counterpoise_study.work import attempt
 
 DEVICE = assumed_timing(1e9)
@@ -94,7 +94,7 @@ def test_work_is_that_of_a_real_run(real_data, tmp_path) -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_cell_of_every_study_can_be_counted(scale) -> None:
-    requests = [request_of(study, scale, seeds=[0]) for study in STUDIES]
+    requests = [request_of(study, scale, seeds=[0]) for study in studies_at(scale)]
     for task in tasks(requests, Progress({})):
         work = work_of(task.cell.recipe, task.stage)
         assert all(value > 0 for name, value in vars(work).items() if name != "corrupted")
@@ -127,12 +127,14 @@ def played(requests: Sequence[Request], seed: int) -> tuple[set[str], Work]:
 
 @settings(max_examples=15, deadline=None)
 @given(
-    st.sampled_from(["smoke", "reduced"]),
-    st.sets(st.sampled_from(list(STUDIES)), min_size=1),
+    st.sampled_from(["smoke", "reduced", "finetune"]).flatmap(
+        lambda scale: st.tuples(st.just(scale), st.sets(st.sampled_from(studies_at(scale)), min_size=1))
+    ),
     st.integers(1, 3),
     st.integers(0, 99),
 )
-def test_a_plan_is_what_a_grid_comes_to(scale, studies, seeds: int, chance: int) -> None:
+def test_a_plan_is_what_a_grid_comes_to(asked, seeds: int, chance: int) -> None:
+    scale, studies = asked
     requests = [request_of(study, scale, seeds=range(seeds)) for study in sorted(studies)]
     found = plan_of(requests, timing=DEVICE)
     ids, work = played(requests, chance)
@@ -206,7 +208,7 @@ def test_calibration_measures_every_constant_and_leaves_threads_alone() -> None:
 
 
 def test_the_text_of_a_plan() -> None:
-    studies = list(STUDIES)[-2:]  # that of all is in the documentation
+    studies = studies_at("paper")[-2:]  # that of all is in the documentation
     requests = [request_of(study, "paper", seeds=range(3)) for study in studies]
     text = plan_text(plan_of(requests, timing=assumed_timing(3e13)))
     assert max(map(len, text.splitlines())) <= 100

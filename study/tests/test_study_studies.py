@@ -13,13 +13,13 @@ from counterpoise_study.cells import Progress, results, tasks
 from counterpoise_study.custom_methods import load_methods
 from counterpoise_study.requests import Request, candidates_of, merged
 from counterpoise_study.scales import SCALES
-from counterpoise_study.studies import STUDIES, request_of
+from counterpoise_study.studies import STUDIES, request_of, studies_at
 
 ISSUE = [
     "cifar100", "cifar10", "tiny-imagenet", "deep-ensemble", "misclassification", "ood", "auxiliary-backbone", "pacs",
     "alpha", "corruptions", "dml", "scatter", "reliability",
 ]  # fmt: skip
-OWN = ["auxiliary-rate", "short-schedules"]
+OWN = ["auxiliary-rate", "short-schedules", "finetune"]
 GRID = {
     "ce": 1, "ls": 2, "er": 3, "dca": 4, "mmce": 4, "fl": 3, "flsd53": 1, "fl-mdca": 3, "fl-dtdp": 6, "de3": 1,
     "dml": 5, "mte1": 5, "mte2": 5,
@@ -52,7 +52,7 @@ def test_every_table_and_figure_is_a_study():
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_setting_can_be_trained(scale):
-    for study in STUDIES:
+    for study in studies_at(scale):
         request = request_of(study, scale, seeds=[0, 1])
         assert len({setting.name for setting in request.settings}) == len(request.settings)
         for task in tasks([request], Progress({})):
@@ -66,7 +66,7 @@ def test_every_setting_can_be_trained(scale):
 def test_a_name_stands_for_one_setting(scale):
     """Settings of the same name in two studies are the same, so that their cells are."""
     found = {}
-    for study in STUDIES:
+    for study in studies_at(scale):
         for setting in request_of(study, scale, seeds=[0]).settings:
             assert found.setdefault(setting.name, setting) == setting
 
@@ -117,7 +117,7 @@ def test_a_request_survives_its_file():
     from counterpoise._documents import from_document, to_document
 
     for scale in SCALES:
-        request = request_of("auxiliary-backbone", scale, seeds=[0, 1])
+        request = request_of(studies_at(scale)[-1], scale, seeds=[0, 1])
         text = to_document(request, schema="counterpoise.request", version=1)
         assert from_document(Request, text, schema="counterpoise.request", version=1) == request
 

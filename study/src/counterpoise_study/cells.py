@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Literal
 
 from counterpoise.recipes.config import LARGER_IS_BETTER, Recipe
@@ -124,28 +125,35 @@ def results(request: Request, progress: Progress) -> Iterator[Result]:
 
 
 def chosen(request: Request, line: Line, progress: Progress) -> Hyper | None:
-    """The candidate with the best validation metric, the first of equals.
+    """The candidate with the best validation metric, as the mean over the seeds that choose; the first of equals.
 
-    None while one of them is still to be trained, or where all of them have failed. Those that failed do not count.
+    None while one of them is still to be trained, or where all of them have failed. Those of which a run failed do not
+    count.
     """
     if len(line.candidates) == 1:
         return line.candidates[0]
-    trials = candidate_cells(request, line)
     sign = -1 if request.rule in LARGER_IS_BETTER else 1
     measured: list[tuple[float, int]] = []
-    for index, cell in enumerate(trials):
-        metrics = progress.of(cell)
-        if metrics is not None:
-            measured.append((sign * metrics[request.rule], index))
-        elif not progress.has_failed(cell):
+    for index, hyper in enumerate(line.candidates):
+        cells = trial_cells(request, line, hyper)
+        if any(map(progress.has_failed, cells)):
+            continue
+        found = [metrics[request.rule] for cell in cells if (metrics := progress.of(cell)) is not None]
+        if len(found) < len(cells):
             return None
+        measured.append((sign * fmean(found), index))
     return line.candidates[min(measured)[1]] if measured else None
 
 
 def candidate_cells(request: Request, line: Line) -> list[Cell]:
-    """A cell for each candidate, at the line's first seed, in the setting that hyper-parameters are chosen in."""
+    """The cells of all candidates, one candidate after another."""
+    return [cell for hyper in line.candidates for cell in trial_cells(request, line, hyper)]
+
+
+def trial_cells(request: Request, line: Line, hyper: Hyper) -> list[Cell]:
+    """The cells that a candidate is judged by, one for each seed, in the setting where the choice is made."""
     setting = tuning_setting(request, line)
-    return [cell_of(request, line, setting=setting, hyper=hyper, seed=line.seeds[0]) for hyper in line.candidates]
+    return [cell_of(request, line, setting=setting, hyper=hyper, seed=seed) for seed in line.choosing_seeds]
 
 
 def tasks(requests: Sequence[Request], progress: Progress) -> list[Task]:
@@ -185,8 +193,8 @@ def undecided(requests: Sequence[Request], progress: Progress) -> int:
 
 
 def is_hopeless(request: Request, line: Line, progress: Progress) -> bool:
-    """Whether all candidates of a line were given up, so that none can be chosen."""
-    return all(progress.has_failed(cell) for cell in candidate_cells(request, line))
+    """Whether of each candidate of a line a run was given up, so that none can be chosen."""
+    return all(any(map(progress.has_failed, trial_cells(request, line, hyper))) for hyper in line.candidates)
 
 
 def name_of(setting: str, cell: Cell) -> str:

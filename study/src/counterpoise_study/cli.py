@@ -35,9 +35,10 @@ class Asked:
     studies: StudyNames
     """Studies, or `all`; `counterpoise-study studies` lists them."""
     scale: ScaleName
-    """As published (paper), for two CPU cores and days (reduced), or seconds that show that it runs (smoke)."""
+    """As published (paper), for two CPU cores and days (reduced), or seconds that show that it runs (smoke); the study
+    finetune has a scale of its own."""
     seeds: int = 3
-    """Runs of every method, with seeds 0, 1, ...; hyper-parameters are chosen at seed 0."""
+    """Runs of every method, with seeds 0, 1, ...; hyper-parameters are chosen at seed 0, or the scale's own seeds."""
     only: tuple[str, ...] = ()
     """Methods, of those of the studies; by default all."""
     settings: tuple[str, ...] = ()
@@ -321,11 +322,11 @@ def requests_of(options: Asked) -> "list[Request]":
 
 def _requests_with(options: Asked, own: Mapping[str, str]) -> "list[Request]":
     from counterpoise_study.scales import SCALES
-    from counterpoise_study.studies import STUDIES, request_of
+    from counterpoise_study.studies import STUDIES, request_of, studies_at
 
     if options.seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
-    names = tuple(STUDIES) if options.studies == (_EVERYTHING,) else options.studies
+    names = tuple(studies_at(options.scale)) if options.studies == (_EVERYTHING,) else options.studies
     require_known(names, list(STUDIES))
     if not names:
         raise ValueError(f"name a study, or `all`; the studies are {', '.join(STUDIES)}")

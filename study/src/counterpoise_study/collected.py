@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
 from counterpoise.report.numbers import metric_title
@@ -13,10 +14,10 @@ from counterpoise_study.cells import (
     Metrics,
     Progress,
     Result,
-    candidate_cells,
     chosen,
     name_of,
     results,
+    trial_cells,
     tuning_setting,
 )
 from counterpoise_study.plan import planned_cells
@@ -24,11 +25,14 @@ from counterpoise_study.published import OodKind
 from counterpoise_study.record import CellRecord, Outcome
 from counterpoise_study.requests import Hyper, Line, Request, Setting
 from counterpoise_study.store import Store
-from counterpoise_study.studies import STUDIES, Study
+from counterpoise_study.studies import DETECTION, STUDIES, Study
 from counterpoise_study.summary import mean
 
 Pick = Callable[[Outcome], Estimate | None]
 """Where an outcome holds a metric."""
+
+Images = Literal["test", "in-domain"]
+"""Whose outcome: of the test images, or of the validation images beside a test domain that was left out."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Column:
         pick: where it is.
         ood: which OOD images are told from the data.
         has_floor: whether it is shown with its noise floor.
+        images: that it is measured on.
     """
 
     title: str
@@ -48,6 +53,13 @@ class Column:
     pick: Pick
     ood: OodKind = ""
     has_floor: bool = False
+    images: Images = "test"
+
+    def of(self, record: CellRecord, *, scaled: bool) -> Estimate | None:
+        """What a record has of it."""
+        test = self.images == "test"
+        outcome = record.outcome(scaled=scaled) if test else record.in_domain_outcome(scaled=scaled)
+        return None if outcome is None else self.pick(outcome)
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class Row:
     def estimates(self, column: Column, *, scaled: bool) -> list[Estimate | None]:
         """One for each run; None where it is not finished, or has no such metric."""
         records = [run.record for run in self.runs]
-        return [None if record is None else column.pick(record.outcome(scaled=scaled)) for record in records]
+        return [None if record is None else column.of(record, scaled=scaled) for record in records]
 
     def values(self, column: Column, *, scaled: bool) -> list[float]:
         """The same as numbers, NaN for None."""
@@ -112,7 +124,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate of the hyper-parameters on the validation images."""
+    """One candidate of the hyper-parameters on the validation images of one seed."""
 
     cell: Cell
     metrics: Metrics | None
@@ -252,9 +264,15 @@ def _columns(study: Study, rows: Sequence[Row]) -> Iterator[Column]:
         for level in levels:
             yield Column(f"ECE, %, {severity_title(level)}", Key.ECE, _severity(level))
         return
-    for key in study.metrics:
-        pick = _misclassification(key) if study.layout == "detection" else _estimate(key)
-        yield Column(metric_title(KEY_INFO[key]), key, pick, has_floor=key is Key.ECE)
+    places: tuple[tuple[str, Images], ...] = (("", "test"),)
+    if study.layout == "in-and-out":
+        places = (", in-domain", "in-domain"), (", left-out", "test")
+    for place, images in places:
+        for key in study.metrics:
+            # The AUROC that is no metric of OOD images is that of telling right from wrong.
+            pick = _misclassification(key) if key in DETECTION else _estimate(key)
+            title = f"{metric_title(KEY_INFO[key])}{place}"
+            yield Column(title, key, pick, has_floor=key is Key.ECE, images=images)
 
 
 def _estimate(key: Key) -> Pick:
@@ -317,7 +335,8 @@ def _choices(request: Request, progress: Progress) -> Iterator[Choice]:
         choice = chosen(request, line, progress)
         trials = (
             Trial(cell, progress.of(cell), progress.has_failed(cell), hyper == choice)
-            for cell, hyper in zip(candidate_cells(request, line), line.candidates, strict=True)
+            for hyper in line.candidates
+            for cell in trial_cells(request, line, hyper)
         )
         yield Choice(setting, line, tuple(trials))
 

@@ -1,7 +1,7 @@
 """What a run costs, counted before it starts: FLOPs, image passes, steps and disk, without opening a file of data."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 import torch
@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from counterpoise.data.sets import SETS
 from counterpoise.models import Backbone, build_model
+from counterpoise.models.backbone import RANDOM
 from counterpoise.recipes.config import Recipe, corruption_names
 from counterpoise.recipes.methods import METHODS
 from counterpoise_study.cells import Stage
@@ -126,7 +127,7 @@ def counted(recipe: Recipe, *, classes: int, shape: tuple[int, int, int]) -> Cos
 def forward_flops(backbone: Backbone, classes: int, shape: tuple[int, int, int]) -> tuple[float, int]:
     """FLOPs of one image's forward pass, and the number of parameters."""
     with torch.device("meta"):
-        model = build_model(backbone, classes=classes, channels=shape[0]).eval()
+        model = build_model(replace(backbone, weights=RANDOM), classes=classes, channels=shape[0]).eval()
         image = torch.empty(1, *shape)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(image)

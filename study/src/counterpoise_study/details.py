@@ -12,7 +12,7 @@ from counterpoise.report.numbers import metric_title, number
 from counterpoise_study.collected import Choice, Column, Row, StudyResults, Trial, hyper_text
 from counterpoise_study.cost import REFERENCE, counted, shape_of
 from counterpoise_study.summary import summarise
-from counterpoise_study.tables import BLOCKS, MISSING, Address, Entry, Linked, anchor
+from counterpoise_study.tables import BLOCKS, MISSING, Address, Entry, Linked, anchor, tuning_seeds_text
 
 _VALIDATED = (Key.NLL, Key.ACCURACY, Key.ECE)
 
@@ -73,12 +73,15 @@ def choice_table(gathered: StudyResults, address: Address) -> Linked | None:
         rows.append((Entry(here[0].setting.title),))
         rows += [_trial(choice, trial, rule, address) for choice in here for trial in choice.trials]
     heads = ("", *(f"validation {metric_title(KEY_INFO[key])}" for key in _VALIDATED), "")
-    note = f"One run of each at the first seed; {metric_title(KEY_INFO[rule])} decides."
+    apart = tuning_seeds_text(gathered.request)
+    note = f"One run of each at {apart or 'the first seed'}; {metric_title(KEY_INFO[rule])} decides."
     return Linked("Candidates of the hyper-parameters", heads, tuple(rows), note)
 
 
 def _trial(choice: Choice, trial: Trial, rule: Key, address: Address) -> tuple[Entry, ...]:
-    label = Entry(f"{choice.line.title}, {hyper_text(trial.cell.recipe.hyper)}")
+    seed = f", seed {trial.cell.recipe.seed}" if choice.line.tuning_seeds else ""
+    variant = f", {choice.setting.variant}" if choice.setting.variant else ""
+    label = Entry(f"{choice.line.title}{variant}, {hyper_text(trial.cell.recipe.hyper)}{seed}")
     if trial.metrics is None:
         state = "failed" if trial.has_failed else "not run yet"
         return label, *(Entry(MISSING) for _ in _VALIDATED), Entry(state)

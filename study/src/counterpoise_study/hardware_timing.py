@@ -21,6 +21,7 @@ from torch import Tensor
 from counterpoise.data.corruptions import STANDARD, corrupted
 from counterpoise.data.images import Images
 from counterpoise.models import Backbone, build_model
+from counterpoise.models.backbone import RANDOM
 from counterpoise.recipes.config import EvaluationOptions, OptimizerOptions, Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.data import from_images
@@ -152,7 +153,7 @@ def _speed(network: Backbone, recipe: Recipe, *, device: str, budget: float) -> 
     """Real training steps and predictions of one network, in as large a batch as the time allows."""
     classes, shape = shape_of(recipe)
     flops, _ = forward_flops(network, classes, shape)
-    model = build_model(network, classes=classes, channels=shape[0], seed=0).to(device)
+    model = build_model(replace(network, weights=RANDOM), classes=classes, channels=shape[0], seed=0).to(device)
     objective = METHODS["ce"].build([model.to(memory_format=torch.channels_last)])  # type: ignore[call-overload]
     options, precision = recipe.optimizer, recipe.engine.precision
     optimizer = torch.optim.SGD(

@@ -11,6 +11,7 @@ from counterpoise.recipes.config import Recipe, recipe_to_version_2
 from counterpoise.scoring import fit_temperature, score_files
 from counterpoise.training.evaluation import ood_files, prediction_file, validation_metrics
 from counterpoise.training.folder import RunFolder
+from counterpoise_study.cross_fitting import score_cross_fitted
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.cell", 3
 
@@ -52,6 +53,8 @@ class CellRecord:
         temperature_state: whether its optimum was found, or lies at a bound.
         plain: the model as it was trained.
         scaled: the same after temperature scaling.
+        in_domain: where the test images are of a domain that was left out, the validation images as they are predicted.
+        in_domain_scaled: the same, each half of them at the temperature of the other.
     """
 
     recipe: Recipe
@@ -64,10 +67,16 @@ class CellRecord:
     temperature_state: str
     plain: Outcome
     scaled: Outcome
+    in_domain: Outcome | None = None
+    in_domain_scaled: Outcome | None = None
 
     def outcome(self, *, scaled: bool) -> Outcome:
-        """With or without temperature scaling."""
+        """Of the test images, with or without temperature scaling."""
         return self.scaled if scaled else self.plain
+
+    def in_domain_outcome(self, *, scaled: bool) -> Outcome | None:
+        """The same of the validation images."""
+        return self.in_domain_scaled if scaled else self.in_domain
 
     def to_json(self) -> str:
         """Strict JSON."""
@@ -85,6 +94,11 @@ def record_of(run: RunFolder, *, source: str) -> CellRecord:
     scaling = fit_temperature(prediction_file(run, "validation"))
     test, ood = prediction_file(run, "test"), ood_files(run)
     (scaled,) = score_files([test], ood=ood, temperature=scaling.temperature).models
+    in_domain = in_domain_scaled = None
+    if run.recipe().data.domain is not None:
+        validation = prediction_file(run, "validation")
+        (inside,) = score_files([validation]).models
+        in_domain, in_domain_scaled = _outcome(inside), _outcome(score_cross_fitted(validation))
     return CellRecord(
         recipe=run.recipe(),
         source=source,
@@ -96,6 +110,8 @@ def record_of(run: RunFolder, *, source: str) -> CellRecord:
         temperature_state=str(scaling.state),
         plain=_outcome(plain),
         scaled=_outcome(scaled),
+        in_domain=in_domain,
+        in_domain_scaled=in_domain_scaled,
     )
 
 

@@ -67,6 +67,7 @@ class Line:
         candidates: hyper-parameters to choose from; of one, there is nothing to choose.
         swept: every candidate is a result of its own, and none is chosen.
         source: SHA-256 of the file that the method comes from; empty for the methods of the package.
+        tuning_seeds: that candidates are compared by the mean over; empty for the first of `seeds`.
     """
 
     setting: str
@@ -76,6 +77,12 @@ class Line:
     candidates: tuple[Hyper, ...]
     swept: bool = False
     source: str = ""
+    tuning_seeds: tuple[int, ...] = ()
+
+    @property
+    def choosing_seeds(self) -> tuple[int, ...]:
+        """Seeds of the runs that hyper-parameters are chosen by."""
+        return self.tuning_seeds or self.seeds[:1]
 
 
 @dataclass(frozen=True)

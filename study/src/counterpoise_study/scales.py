@@ -1,7 +1,7 @@
-"""Three scales of the same studies: as published, for two CPU cores and days, and for seconds."""
+"""Three scales of the same studies: as published, for two CPU cores and days, and for seconds; and one of its own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from counterpoise.models import Backbone
@@ -14,9 +14,15 @@ from counterpoise.recipes.config import (
     PruningOptions,
     Recipe,
 )
-from counterpoise_study.requests import Published, Setting
+from counterpoise_study.requests import Hyper, Published, Setting
 
-ScaleName = Literal["paper", "reduced", "smoke"]
+ScaleName = Literal["paper", "reduced", "smoke", "finetune"]
+LITE0 = "weights/efficientnet_lite0.safetensors"
+"""What `python -m tools.pretrained` writes, seen from the root of the repository."""
+
+FINETUNING_RATE = 3e-3
+"""The best of three in a short training by cross-entropy."""
+
 UNSTATED = "unstated"
 """What the published tables say where the paper does not name the backbone."""
 
@@ -42,33 +48,43 @@ EPOCHS, MILESTONES = 350, (150, 200, 250, 300)
 
 @dataclass(frozen=True)
 class Scale:
-    """The settings that studies are run in.
+    """The settings that studies are run in; a study that has none of them is not run at the scale.
 
     Attributes:
         name: of the scale.
         note: what every table of the scale says of it.
         tables: for each data set, the settings of its table: the first and the second primary.
         detection: for misclassification and OOD detection.
-        figure: for figures of one setting.
+        figures: the one setting of figures.
         auxiliaries: the settings of `tables` with other auxiliaries.
         rates: the setting of figures, with other learning rates of the auxiliary.
         short: schedules of few steps, with what may help an auxiliary that lags behind.
         domains: one for each domain of PACS that is left out.
+        finetuned: the same for fine-tuning, and another of each with a small auxiliary.
         values: most values of each hyper-parameter that are tried; None for all.
+        candidates: of some methods, in place of the grids of the methods table.
+        tuning_seeds: that hyper-parameters are chosen at; empty for the first of the seeds that are shown.
         page: whether every cell gets a report of its own.
     """
 
     name: ScaleName
     note: str
-    tables: Mapping[str, tuple[Setting, ...]]
-    detection: tuple[Setting, ...]
-    figure: Setting
-    auxiliaries: tuple[Setting, ...]
-    rates: tuple[Setting, ...]
-    short: tuple[Setting, ...]
-    domains: tuple[Setting, ...]
+    tables: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
+    detection: tuple[Setting, ...] = ()
+    figures: tuple[Setting, ...] = ()
+    auxiliaries: tuple[Setting, ...] = ()
+    rates: tuple[Setting, ...] = ()
+    short: tuple[Setting, ...] = ()
+    domains: tuple[Setting, ...] = ()
+    finetuned: tuple[Setting, ...] = ()
     values: int | None = None
+    candidates: Mapping[str, tuple[Hyper, ...]] = field(default_factory=dict)
+    tuning_seeds: tuple[int, ...] = ()
     page: bool = True
+
+    def table(self, data_set: str) -> tuple[Setting, ...]:
+        """The settings of a data set's table."""
+        return self.tables.get(data_set, ())
 
 
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet"}
@@ -76,6 +92,9 @@ TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny
 
 DOMAINS = {"art_painting": "art", "cartoon": "cartoon", "photo": "photo", "sketch": "sketch"}
 """Domains of PACS, and what the paper's table calls them."""
+
+FINETUNED = ("sketch", "art_painting", "cartoon", "photo")
+"""In the order in which they are run; hyper-parameters are chosen with the first left out."""
 
 
 def _network(backbone: Backbone) -> str:
@@ -109,7 +128,7 @@ def paper() -> Scale:
         note="as published: 350 epochs, networks of full width, all images",
         tables=tables,
         detection=(tables["cifar10"][0], tables["cifar100"][0]),
-        figure=tables["cifar100"][0],
+        figures=tables["cifar100"][:1],
         auxiliaries=_auxiliaries([*tables["cifar10"], *tables["cifar100"]], backbones),
         rates=_rates(tables["cifar100"][0]),
         short=_short([(few_steps, 35), (few_steps, 100)], title=TITLES["cifar10"], tuned_in="cifar10-resnet34"),
@@ -157,7 +176,7 @@ def reduced() -> Scale:
         note="reduced: networks of width 16, few images or few epochs, two CPU cores; not the paper's scale",
         tables=tables,
         detection=tables["cifar10"][:1],
-        figure=tables["cifar10"][0],
+        figures=tables["cifar10"][:1],
         auxiliaries=_auxiliaries(tables["cifar10"][:1], widths),
         rates=_rates(tables["cifar10"][0]),
         short=_short(
@@ -211,17 +230,49 @@ def smoke() -> Scale:
         note="smoke: networks and data so small that the numbers mean nothing; it shows that everything runs",
         tables=tables,
         detection=(tables["cifar10"][0], tables["cifar100"][0]),
-        figure=tables["cifar10"][0],
+        figures=tables["cifar10"][:1],
         auxiliaries=_auxiliaries([*tables["cifar10"], *tables["cifar100"]], widths),
         rates=_rates(tables["cifar10"][0]),
         short=_short([(base, 2), (base, 3)], title="CIFAR-10 (140 images)", tuned_in="cifar10-resnet34"),
         domains=_domains(pacs),
+        finetuned=_finetuned(pacs, second, domains=("photo",)),
         values=2,
         page=False,
     )
 
 
-SCALES = {"paper": paper, "reduced": reduced, "smoke": smoke}
+def finetune() -> Scale:
+    """Pretrained networks: EfficientNet-Lite0 with ImageNet weights on 3,000 images of three domains of PACS."""
+    pretrained = Backbone("timm/tf_efficientnet_lite0", small_images=False, weights=LITE0)
+    recipe = Recipe(
+        primary=pretrained,
+        auxiliary=pretrained,
+        epochs=4,
+        batch=50,
+        data=DataOptions(name="pacs_64", limit=3000, spread=True, validation=0.2, padding=8),
+        optimizer=OptimizerOptions(
+            name="adamw",
+            lr=FINETUNING_RATE,
+            auxiliary_factor=1.0,
+            weight_decay=0.05,
+            decay_norms=False,
+            schedule="cosine",
+            warmup=0.5,
+        ),
+        engine=EngineOptions(threads=1, checkpoint_epochs=1),
+    )
+    alphas: tuple[Hyper, ...] = tuple({"alpha": alpha} for alpha in (0.4, 0.8, 1.2))
+    return Scale(
+        name="finetune",
+        note="finetune: ImageNet weights, 2,400 training images of 64 px and 4 epochs, float32, one CPU core",
+        finetuned=_finetuned(recipe, Backbone("resnet10", width=16)),
+        candidates={"dml": alphas, "mte1": alphas},
+        tuning_seeds=(100, 101),
+        page=False,
+    )
+
+
+SCALES = {"paper": paper, "reduced": reduced, "smoke": smoke, "finetune": finetune}
 
 
 def _shortened(epochs: int) -> OptimizerOptions:
@@ -327,3 +378,25 @@ def _domains(recipe: Recipe, *, tuned_in: str = "") -> tuple[Setting, ...]:
         )
         for domain, published in DOMAINS.items()
     )
+
+
+def _finetuned(recipe: Recipe, small: Backbone, *, domains: Sequence[str] = FINETUNED) -> tuple[Setting, ...]:
+    """PACS with each domain left out, then MTE-1 there with a small random auxiliary; tuned in the first domain."""
+    settings: list[Setting] = []
+    for domain in domains:
+        usual = Setting(
+            name=f"finetune-{domain}",
+            title=f"PACS, {DOMAINS[domain]} left out",
+            recipe=replace(recipe, data=replace(recipe.data, domain=domain)),
+            tuned_in="" if domain == domains[0] else f"finetune-{domains[0]}",
+        )
+        other = replace(
+            usual,
+            name=f"{usual.name}-small",
+            recipe=replace(usual.recipe, auxiliary=small),
+            tuned_in=f"{usual.tuned_in}-small" if usual.tuned_in else "",
+            variant=f"auxiliary {_network(small)}, random",
+            methods=("mte1",),
+        )
+        settings += [usual, other]
+    return tuple(settings)

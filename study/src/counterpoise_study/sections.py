@@ -25,6 +25,12 @@ READING: Mapping[Layout, str] = {
     ),
     "variants": "Rows differ in what their names say, and in nothing else; the primary that ships is the same.",
     "domains": "Trained on three domains of PACS, tested on the fourth.",
+    "in-and-out": (
+        "Trained on three domains of PACS. In-domain: the validation images of these three; after temperature scaling, "
+        "each half of them is at the temperature of the other, so that no image is scored with what was fitted on it. "
+        "Left-out: all images of the fourth domain, at the temperature of all validation images. AUROC: of telling "
+        "right from wrong predictions by their confidence."
+    ),
     "sweep": (
         "Every value of alpha with all seeds; lines are means, bars one standard deviation. A ring marks the value "
         "that the validation images choose."

@@ -11,7 +11,17 @@ from counterpoise_study.requests import Line, Request, Setting, candidates_of
 from counterpoise_study.scales import SCALES, Scale, ScaleName
 
 Layout = Literal[
-    "metrics", "detection", "ood", "variants", "domains", "sweep", "severity", "scatter", "reliability", "bars"
+    "metrics",
+    "detection",
+    "ood",
+    "variants",
+    "domains",
+    "in-and-out",
+    "sweep",
+    "severity",
+    "scatter",
+    "reliability",
+    "bars",
 ]
 """What is drawn or listed; every study has a table, those named after a figure have that as well."""
 
@@ -49,15 +59,15 @@ class Study:
 
 STUDIES: dict[str, Study] = {
     "cifar100": Study(
-        "Accuracy and calibration on CIFAR-100", ALL_METHODS, lambda s: s.tables["cifar100"], "metrics",
+        "Accuracy and calibration on CIFAR-100", ALL_METHODS, lambda s: s.table("cifar100"), "metrics",
         tables=("cifar100", "de"),
     ),
     "cifar10": Study(
-        "Accuracy and calibration on CIFAR-10", ALL_METHODS, lambda s: s.tables["cifar10"], "metrics",
+        "Accuracy and calibration on CIFAR-10", ALL_METHODS, lambda s: s.table("cifar10"), "metrics",
         tables=("cifar10", "de"),
     ),
     "tiny-imagenet": Study(
-        "Accuracy and calibration on Tiny-ImageNet", ALL_METHODS, lambda s: s.tables["tiny-imagenet"], "metrics",
+        "Accuracy and calibration on Tiny-ImageNet", ALL_METHODS, lambda s: s.table("tiny-imagenet"), "metrics",
         tables=("tiny-imagenet", "de"),
     ),
     "deep-ensemble": Study(
@@ -80,21 +90,21 @@ STUDIES: dict[str, Study] = {
         tables=("pacs",),
     ),
     "alpha": Study(
-        "How results depend on alpha", ("mte1", "mte2"), lambda s: [s.figure], "sweep", swept=True
+        "How results depend on alpha", ("mte1", "mte2"), lambda s: s.figures, "sweep", swept=True
     ),
     "corruptions": Study(
-        "Calibration under corruption", SHOWN_UNDER_CORRUPTION, lambda s: [s.figure], "severity", (Key.ECE,)
+        "Calibration under corruption", SHOWN_UNDER_CORRUPTION, lambda s: s.figures, "severity", (Key.ECE,)
     ),
     "dml": Study(
-        "MTE against deep mutual learning", ("ce", "dml", "mte1", "mte2"), lambda s: [s.figure], "bars",
+        "MTE against deep mutual learning", ("ce", "dml", "mte1", "mte2"), lambda s: s.figures, "bars",
         tables=MAIN_TABLES,
     ),
     "scatter": Study(
-        "Accuracy against calibration", ALL_METHODS, lambda s: [s.figure], "scatter", (Key.ACCURACY, Key.ECE),
+        "Accuracy against calibration", ALL_METHODS, lambda s: s.figures, "scatter", (Key.ACCURACY, Key.ECE),
         tables=MAIN_TABLES,
     ),
     "reliability": Study(
-        "Reliability diagrams", ("ce", "de3", "mte1"), lambda s: [s.figure], "reliability", tables=MAIN_TABLES
+        "Reliability diagrams", ("ce", "de3", "mte1"), lambda s: s.figures, "reliability", tables=MAIN_TABLES
     ),
     "auxiliary-rate": Study(
         "MTE-1 with faster auxiliaries", ("mte1",), lambda s: s.rates, "variants"
@@ -102,8 +112,18 @@ STUDIES: dict[str, Study] = {
     "short-schedules": Study(
         "MTE-1 where steps are few", ("ce", "mte1"), lambda s: s.short, "variants"
     ),
+    "finetune": Study(
+        "Fine-tuning a pretrained network", ("ce", "ls", "fl", "mte1", "dml", "de3"), lambda s: s.finetuned,
+        "in-and-out", (Key.ACCURACY, Key.ECE, Key.NLL, Key.AUROC),
+    ),
 }  # fmt: skip
 """In the order of the paper: its tables, then its figures; then those of our own."""
+
+
+def studies_at(scale: ScaleName) -> list[str]:
+    """Those that have settings there."""
+    settings = SCALES[scale]()
+    return [name for name, study in STUDIES.items() if study.settings(settings)]
 
 
 def request_of(
@@ -134,6 +154,8 @@ def request_of(
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be distinct, and at least one; got {list(seeds)}")
     known = found.settings(settings)
+    if not known:
+        raise ValueError(f"there is no {study} at the scale {scale}; there are {', '.join(studies_at(scale))}")
     shown = tuple(setting for setting in known if not places or setting.name in places)
     if not shown:
         raise ValueError(
@@ -145,9 +167,10 @@ def request_of(
             method=method,
             title=METHODS[method].title,
             seeds=tuple(seeds),
-            candidates=candidates_of(method, most=settings.values),
+            candidates=settings.candidates.get(method) or candidates_of(method, most=settings.values),
             swept=found.swept,
             source=own.get(method, ""),
+            tuning_seeds=settings.tuning_seeds,
         )
         for setting in shown
         for method in methods
@@ -158,5 +181,6 @@ def request_of(
             f"{study}: the settings {', '.join(each.name for each in shown)} have no row for {', '.join(methods)}"
         )
     names = {setting.tuned_in for setting in shown} - {setting.name for setting in shown} - {""}
-    tuned = tuple(setting for table in settings.tables.values() for setting in table if setting.name in names)
+    everywhere = {each.name: each for table in (*settings.tables.values(), known) for each in table}
+    tuned = tuple(setting for name, setting in everywhere.items() if name in names)
     return Request(study, scale, rule, shown + tuned, lines)

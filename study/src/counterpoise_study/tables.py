@@ -204,17 +204,27 @@ def caption(gathered: StudyResults) -> str:
     if not gathered.study.swept:
         better = "highest" if request.rule in LARGER_IS_BETTER else "lowest"
         rule = KEY_INFO[Key(request.rule)].title
-        sentences.append(f"Hyper-parameters by the {better} validation {rule} at the first seed{_elsewhere(request)}.")
+        mean_of = "mean " if tuning_seeds_text(request) else ""
+        seeds = tuning_seeds_text(request) or "the first seed"
+        sentences.append(
+            f"Hyper-parameters by the {better} {mean_of}validation {rule} at {seeds}{_elsewhere(request)}."
+        )
     if gathered.study.tables:
         sentences.append(f"Published: the paper's number, at the paper's own scale{_published_places(request)}.")
     return " ".join(sentences)
 
 
+def tuning_seeds_text(request: Request) -> str:
+    """Seeds of their own that hyper-parameters were chosen at; empty where it was at the first of those shown."""
+    seeds = sorted({seed for line in request.lines for seed in line.tuning_seeds})
+    return f"seeds {', '.join(map(str, seeds))}, which no table shows" if seeds else ""
+
+
 def _elsewhere(request: Request) -> str:
-    """Where hyper-parameters were chosen, if not in the setting that a table shows."""
-    asked = {line.setting for line in request.lines}
-    names = {request.setting(name).tuned_in for name in asked} - asked - {""}
-    return "".join(f", in {request.setting(name).title}" for name in sorted(names))
+    """Where hyper-parameters were chosen, if not in every setting by itself."""
+    names = {request.setting(line.setting).tuned_in for line in request.lines} - {""}
+    titles = dict.fromkeys(request.setting(name).title for name in sorted(names))
+    return "".join(f", in {title}" for title in titles)
 
 
 def _published_places(request: Request) -> str:
