@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.models import Backbone, build_model, normalisation_of
+from counterpoise.models.weights import load_weights
 from counterpoise.recipes.config import Recipe
 from counterpoise.training import RunData, from_images, load_run, resume, train
 from counterpoise.training import run as runs_of_recipes
@@ -289,3 +290,11 @@ def test_pretrained_weights_of_a_network_without_any_are_refused():
         Backbone("resnet18", weights="pretrained")
     with pytest.raises(ValueError, match=r"--primary\.no-small-images"):
         Backbone("timm/resnet18", weights="pretrained")
+
+
+def test_statistics_of_pretrained_networks_follow_the_new_images(file):
+    network = Backbone("timm/test_efficientnet", small_images=False, weights=str(file))
+    slow = timm.create_model(NETWORK, num_classes=3, bn_momentum=0.01)
+    assert slow.bn1.momentum == 0.01
+    load_weights(slow, network, classes=3, channels=3)
+    assert slow.bn1.momentum == 0.1

@@ -23,6 +23,10 @@ _NAMED = 3
 _COUNTER = "num_batches_tracked"
 """Of BatchNorm, which files from before it was counted do not have, and which changes nothing in a usual network."""
 
+MOMENTUM: Final = 0.1
+"""Least momentum of BatchNorm's statistics, torch's default. At the 0.01 of networks that come from TensorFlow they would
+still be those of the old images after a short training, when the weights have adapted to the new ones."""
+
 _UNREACHABLE = (OSError, RuntimeError, ValueError)
 """With which the clients of hubs say that they have no connection, and no copy."""
 
@@ -36,6 +40,9 @@ def load_weights(model: nn.Module, backbone: Backbone, *, classes: int, channels
         return f"{backbone.name} with random weights"
     source, tensors = _tensors(backbone, channels=channels)
     kept = _put(model, tensors, source=source, name=backbone.name)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) and module.momentum is not None:
+            module.momentum = max(module.momentum, MOMENTUM)
     normalisation, known = expected_normalisation(backbone, channels=channels), getattr(model, "pretrained_cfg", None)
     described: dict[str, Any] = {"classifier": head_of(model)} | (normalisation._asdict() if normalisation else {})
     model.pretrained_cfg = (known if isinstance(known, dict) else {}) | described  # type: ignore[assignment]
