@@ -24,8 +24,8 @@ _COUNTER = "num_batches_tracked"
 """Of BatchNorm, which files from before it was counted do not have, and which changes nothing in a usual network."""
 
 MOMENTUM: Final = 0.1
-"""Least momentum of BatchNorm's statistics, torch's default. At the 0.01 of networks that come from TensorFlow they would
-still be those of the old images after a short training, when the weights have adapted to the new ones."""
+"""Least momentum of BatchNorm's statistics, torch's default. At the 0.01 of networks that come from TensorFlow they
+would still be those of the old images after a short training, when the weights have adapted to the new ones."""
 
 _UNREACHABLE = (OSError, RuntimeError, ValueError)
 """With which the clients of hubs say that they have no connection, and no copy."""
