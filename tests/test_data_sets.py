@@ -317,7 +317,7 @@ def test_resizing_brings_the_shorter_side_to_size_and_crops_the_centre(tmp_path)
         ({"pixels": [b""], "label": [0]}, r"no column 'image' or 'img'; its columns are pixels, label"),
         ({"image": [b"no picture"], "label": [0]}, "row 0 of the split: not an image that can be read"),
         ({"image": [{"bytes": None, "path": "x.png"}], "label": [0]}, "row 0 of the split: there are no image bytes"),
-        ({"image": ["text"], "label": [0]}, "column 'image' has type string; it must hold encoded images"),
+        ({"image": [7], "label": [0]}, "column 'image' has type int64; it must hold encoded images"),
         ({"image": [b""], "label": ["cat"]}, "column 'label' has type string; it must hold class indices"),
     ],
 )

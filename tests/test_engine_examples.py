@@ -67,6 +67,16 @@ def test_the_text_classifier_learns(tmp_path):
     assert (result["lr"], result["auxiliary_lr"], result["alpha"]) == (pytest.approx(0.0, abs=1e-9), 0.001, 0.8)
 
 
+def test_texts_are_classified_by_both_methods(capsys):
+    """With a tiny network; that a pretrained one learns is in the documentation."""
+    scores = example("text_finetuning").main(None, each=80, steps=50)
+    assert list(scores) == ["cross-entropy", "MTE-1"]
+    printed = capsys.readouterr().out
+    for name, found in scores.items():
+        assert found["nll"].value < 1.4
+        assert f"{name:14} accuracy {found['accuracy'].value:.1%}, NLL" in printed
+
+
 @pytest.mark.parametrize("name", ["torchrun_ddp", "torchrun_fsdp2"])
 def test_two_processes_give_the_losses_of_one_on_the_whole_batch(name, programs):
     module = example(name)

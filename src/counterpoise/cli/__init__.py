@@ -8,7 +8,7 @@ from counterpoise import __version__
 from counterpoise.cli.program import EXIT_OK, EXIT_USAGE, Runnable, run_program
 
 COMMANDS = {
-    "train": "train by a recipe, then predict, score and draw the report",
+    "train": "train on your images or by a recipe, then score and draw a report",
     "resume": "continue an interrupted run",
     "tune": "search for the best hyper-parameters on validation images",
     "predict": "write what a trained model says about a data set",
@@ -48,10 +48,11 @@ def parse(arguments: list[str]) -> Runnable:
 
     named = None
     if name in FROM_RECIPE:
-        from counterpoise.cli.recipe_arguments import named_recipe, with_values_apart
+        from counterpoise.cli.recipe_arguments import named_recipe, started_with, with_values_apart
 
-        named, rest = named_recipe(name, rest), with_values_apart(rest)
-    default = {} if named is None else {"default": kind(recipe=named[0], config=named[1])}
+        named = started_with(rest) if name == "train" else named_recipe(name, rest)
+        rest = with_values_apart(rest)
+    default = {} if named is None else {"default": kind(named[0], config=named[1])}
     return tyro.cli(kind, args=rest, prog=f"counterpoise {name}", **default)  # type: ignore[no-any-return]
 
 

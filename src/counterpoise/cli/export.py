@@ -11,6 +11,7 @@ from counterpoise._extras import require_installed
 from counterpoise.cli.evaluate import Flag
 from counterpoise.cli.paths import require_file_path, require_folder_path
 from counterpoise.cli.program import usage_errors
+from counterpoise.cli.progress import write
 
 if TYPE_CHECKING:
     from counterpoise.export import Temperature
@@ -142,7 +143,7 @@ class Export:
                 ) from None
 
     def _temperature(self) -> "Temperature":
-        from counterpoise.calibrators import TemperatureScaling, load_calibrator
+        from counterpoise.calibrators import FitState, TemperatureScaling, load_calibrator
         from counterpoise.scoring import fit_temperature
         from counterpoise.training.evaluation import prediction_file
         from counterpoise.training.folder import RunFolder
@@ -150,7 +151,15 @@ class Export:
         if self.temperature is None:
             return None
         if self.temperature == FITTED:
-            return fit_temperature(prediction_file(RunFolder(self.folder), "validation"))
+            scaling = fit_temperature(prediction_file(RunFolder(self.folder), "validation"))
+            if scaling.state == FitState.CONVERGED:
+                return scaling
+            # As after a training that got every validation image right: there is a model to ship all the same.
+            write(
+                f"no temperature is folded in: the fit ended {scaling.state}, {scaling.temperature:g}, which the "
+                "validation images are too few, or too well classified, to decide; give a number if you know one\n"
+            )
+            return None
         with suppress(ValueError):
             return float(self.temperature)
         calibrator = load_calibrator(self.temperature)

@@ -1,7 +1,10 @@
-"""Commands that start from a recipe: `counterpoise COMMAND RECIPE [--any.field value]`."""
+"""Commands that start from a recipe, or from images: `counterpoise COMMAND RECIPE [--any.field value]`."""
 
 import difflib
+import os
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -10,7 +13,11 @@ from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import Recipe
 
 RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE", help_behavior_hint="")]
+StartName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE|PATH", help_behavior_hint="")]
 RecipeFields = Annotated[Recipe, tyro.conf.arg(name="")]
+
+DEFAULT_FOR_PATHS = "finetune"
+_SEPARATORS = {".", "/", os.sep}
 
 
 def with_values_apart(arguments: Sequence[str]) -> list[str]:
@@ -35,9 +42,53 @@ def named_recipe(command: str, arguments: Sequence[str]) -> tuple[str, Recipe] |
             return None
         # Options have the defaults of the recipe, so it must be known before them.
         raise ValueError(f"the recipe comes first: counterpoise {command} RECIPE {arguments[0]} ...")
-    name = arguments[0]
+    return arguments[0], recipe_called(arguments[0])
+
+
+def started_with(arguments: Sequence[str]) -> tuple[str, Recipe] | None:
+    """What a training starts with: a recipe, or images of one's own and the recipe that `--recipe` names."""
+    chosen = _value_of("--recipe", arguments)
+    first = arguments[0] if arguments else "-"
+    if first == DEFAULT_FOR_PATHS and chosen is None and not {"-h", "--help", "--data.name"} & set(arguments):
+        raise ValueError(f"{first} is for images of your own: counterpoise train PATH --recipe {first}")
+    if first.startswith("-") or (chosen is None and (first in RECIPES or not is_path(first))):
+        return named_recipe("train", arguments)
+    recipe = recipe_called(chosen or DEFAULT_FOR_PATHS)
+    # Folders are stored class by class: the first images would be of the first classes.
+    return first, replace(recipe, data=replace(recipe.data, name=first, spread=True))
+
+
+def recipe_called(name: str) -> Recipe:
+    """The recipe of a name."""
     if name not in RECIPES:
         close = difflib.get_close_matches(name, RECIPES, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
-        raise ValueError(f"there is no recipe {name!r}; {hint}`counterpoise recipes` lists them")
-    return name, RECIPES[name].recipe()
+        what = f"there is no recipe {name!r}" + (", and no such file or folder" if _SEPARATORS & set(name) else "")
+        raise ValueError(f"{what}; {hint}`counterpoise recipes` lists them")
+    return RECIPES[name].recipe()
+
+
+def is_path(name: str) -> bool:
+    """Whether there is such a file or folder, perhaps with a choice of columns behind a question mark."""
+    return any(Path(each).expanduser().exists() for each in (name, name.rpartition("?")[0]) if each)
+
+
+def name_of(path: str) -> str:
+    """What a run on somebody's own images is called by.
+
+    >>> name_of("photos/"), name_of("tables/birds.csv?label=species")
+    ('photos', 'birds')
+    """
+    from counterpoise.data.tables import parts_of
+
+    place = Path(parts_of(path)[0]).expanduser().resolve()
+    return place.stem if place.is_file() or place.suffix in (".csv", ".tsv", ".parquet") else place.name
+
+
+def _value_of(option: str, arguments: Sequence[str]) -> str | None:
+    for place, argument in enumerate(arguments):
+        if argument == option and place + 1 < len(arguments):
+            return arguments[place + 1]
+        if argument.startswith(f"{option}="):
+            return argument.partition("=")[2]
+    return None

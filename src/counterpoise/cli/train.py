@@ -14,7 +14,8 @@ from counterpoise._choices import DEFAULT_RISK
 from counterpoise.cli.paths import require_folder_path
 from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import write
-from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
+from counterpoise.cli.recipe_arguments import RecipeFields, StartName, name_of
+from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import method_named
 
@@ -26,27 +27,37 @@ DataRoot = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_
 
 @dataclass(frozen=True)
 class Train:
-    """Train by a recipe, then predict, score and draw the report, all into one folder.
+    """Train on images of your own or by a recipe, then predict, score and draw the report, all into one folder.
 
-    Every field of the recipe can be changed: `counterpoise train cifar10-small --method ce --epochs 5`. An interrupted
-    run is continued by `counterpoise resume`; an interrupted comparison (`--against`) by the same command again.
+    Own images are a folder of class folders, or a CSV, TSV or Parquet file of paths and labels: `counterpoise train
+    photos/`. Every field of the recipe can be changed: `counterpoise train cifar10-small --method ce --epochs 5`. An
+    interrupted run is continued by `counterpoise resume`; an interrupted comparison (`--against`) by the same command
+    again.
     """
 
-    recipe: RecipeName
-    """A recipe; `counterpoise recipes` lists them."""
+    start: StartName
+    """A recipe, which `counterpoise recipes` lists, or the path of your images (./NAME if a recipe is called so)."""
+    recipe: Annotated[str | None, tyro.conf.arg(metavar="RECIPE", help_behavior_hint="")] = None
+    """The recipe that images of your own are trained by; by default `finetune`."""
     config: RecipeFields = field(default_factory=Recipe)
     against: tuple[str, ...] = ()
     """Other methods to train in the same way, each into its own folder, and to compare with on the same images."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """Folder of the run; by default `runs/RECIPE-METHOD-sSEED`. With `--against`, the folder that holds the runs."""
+    """Folder of the run; by default `runs/RECIPE-METHOD-sSEED`, or `runs/NAME` of your images. With `--against`, the
+    folder that holds the runs."""
     data_root: DataRoot = None
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
 
     def run(self) -> None:
         """Train, and print what came of it."""
-        if self.against:
-            self._compare()
-            return
+        from counterpoise.data.tables import AmbiguousTableError
+
+        try:
+            self._compare() if self.against else self._train()
+        except AmbiguousTableError as question:
+            raise ValueError(question.as_commands(sys.argv[1:])) from None
+
+    def _train(self) -> None:
         from counterpoise.training.folder import RunFolder, require_new
         from counterpoise.training.preflight import require_possible
 
@@ -97,10 +108,12 @@ class Train:
         compare_runs(folders, report=folders[0].parent / "comparison.html")
 
     def _folder(self, config: Recipe) -> Path:
-        name = f"{self.recipe}-{config.method}-s{config.seed}"
+        own = self.recipe is not None or self.start not in RECIPES
+        name = name_of(self.start) if own else self.start
+        full = f"{name}-{config.method}-s{config.seed}"
         if self.against:
-            return (self.out or Path("runs")) / name
-        return self.out or Path("runs") / name
+            return (self.out or Path("runs")) / full
+        return self.out or Path("runs") / (name if own else full)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from io import BytesIO
 
 import numpy as np
@@ -33,9 +34,15 @@ def decoded(data: bytes, *, channels: int, size: int | None) -> npt.NDArray[np.u
 
     `size` resizes the shorter side to it and crops the centre, with anti-aliasing.
     """
+    return _decoded(data, channels=channels, size=size)[0]
+
+
+def _decoded(data: bytes, *, channels: int, size: int | None) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
+    """Pixels, and the width and height that are stored."""
     image_module = require("PIL.Image", extra="train", purpose="decoding images")
     if size is None and channels == 3 and 0 < _plain_webp_pixels(data) <= (image_module.MAX_IMAGE_PIXELS or np.inf):
-        return _decoded_webp(data)
+        pixels = _decoded_webp(data)
+        return pixels, (pixels.shape[1], pixels.shape[0])
     operations = require("PIL.ImageOps", extra="train", purpose="decoding images")
     with image_module.open(BytesIO(data)) as opened:
         opened.load()
@@ -48,50 +55,94 @@ def decoded(data: bytes, *, channels: int, size: int | None) -> npt.NDArray[np.u
             )
         if upright.mode.startswith("I;16"):  # which Pillow would cut off at 255
             upright = image_module.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+        stored = upright.size
+        if upright.mode == "P" and "transparency" in upright.info:  # else Pillow advises this
+            upright = upright.convert("RGBA")
         image = upright.convert(_MODES[channels])
     if size is not None and image.size != (size, size):
         image = operations.fit(image, (size, size), method=image_module.Resampling.BILINEAR)
-    pixels: npt.NDArray[np.uint8] = np.asarray(image)
-    return pixels.reshape(*pixels.shape[:2], channels)
+    pixels = np.asarray(image)
+    return pixels.reshape(*pixels.shape[:2], channels), stored
+
+
+class UnreadableImageError(ValueError):
+    """An image that cannot be decoded, by its file and row."""
+
+
+@dataclass
+class Survey:
+    """What is found while images are decoded.
+
+    Attributes:
+        skip: leave images out that cannot be decoded, instead of refusing them.
+        sizes: width and height of each image, upright, before it is resized.
+        unreadable: what is wrong with those left out.
+    """
+
+    skip: bool = False
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
 
 def decoded_images(chunk: Chunk, *, channels: int, size: int | None) -> Iterator[npt.NDArray[np.uint8]]:
     """Pixels `[H, W, C]` of one row after the other; errors name the row."""
-    image_module = require("PIL.Image", extra="train", purpose="decoding images")
-    unidentified = require("PIL", extra="train", purpose="decoding images").UnidentifiedImageError
-    for row, data in enumerate(chunk.images):
-        if data is None:
-            raise ValueError(
-                f"{_place(chunk, row)}: there are no image bytes; store the bytes, not the path of a file (of a hub "
-                "repository of image files: download it, and give its folder)"
-            )
-        try:
-            image = decoded(data, channels=channels, size=size)
-        except unidentified:  # whose words are an address in memory
-            raise ValueError(f"{_place(chunk, row)}: not an image that can be read: its format is not known") from None
-        except (*_DECODING, image_module.DecompressionBombError) as error:
-            raise ValueError(f"{_place(chunk, row)}: not an image that can be read: {error}") from None
-        yield image
+    for row in range(len(chunk.ids)):
+        yield _decoded_row(chunk, row, channels=channels, size=size, shape=None)[0]
 
 
 def decoded_chunk(
     chunk: Chunk, *, channels: int, size: int | None, shape: tuple[int, ...] | None
 ) -> npt.NDArray[np.uint8]:
     """Pixels `[n, H, W, C]` of rows that all have one shape, the given one if there is one; errors name the row."""
-    images = []
-    for row, image in enumerate(decoded_images(chunk, channels=channels, size=size)):
-        shape = shape or image.shape
-        if image.shape != shape:
-            raise ValueError(
-                f"{_place(chunk, row)}: the image has {image.shape[0]} x {image.shape[1]} pixels and the first one "
-                f"{shape[0]} x {shape[1]}; give a size that all are resized and cropped to"
-            )
-        images.append(image)
-    return np.stack(images)
+    return surveyed_chunk(chunk, channels=channels, size=size, shape=shape, survey=Survey())[0]
 
 
-def _place(chunk: Chunk, row: int) -> str:
-    return f"{chunk.files[row]}, row {chunk.ids[row]} of the split"
+def surveyed_chunk(
+    chunk: Chunk, *, channels: int, size: int | None, shape: tuple[int, ...] | None, survey: Survey
+) -> tuple[npt.NDArray[np.uint8], Chunk]:
+    """What `decoded_chunk` gives, and the rows of it that were not left out."""
+    pixels, kept = [], []
+    for row in range(len(chunk.ids)):
+        try:
+            image, stored = _decoded_row(chunk, row, channels=channels, size=size, shape=shape)
+        except UnreadableImageError as error:
+            if not survey.skip:
+                raise
+            survey.unreadable.append(str(error))
+            continue
+        shape = image.shape
+        pixels.append(image)
+        kept.append(row)
+        survey.sizes.append(stored)
+    return np.stack(pixels) if pixels else np.empty((0, *(shape or ())), np.uint8), chunk.part(np.array(kept, int))
+
+
+def _decoded_row(
+    chunk: Chunk, row: int, *, channels: int, size: int | None, shape: tuple[int, ...] | None
+) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
+    image_module = require("PIL.Image", extra="train", purpose="decoding images")
+    unidentified = require("PIL", extra="train", purpose="decoding images").UnidentifiedImageError
+    where, data = f"{chunk.files[row]}, row {chunk.ids[row]} of the split", chunk.images[row]
+    if data is None:
+        raise ValueError(
+            f"{where}: there are no image bytes; store the bytes, not the path of a file (of a hub repository of "
+            "image files: download it, and give its folder)"
+        )
+    try:
+        if isinstance(data, OSError):
+            raise data
+        image, stored = _decoded(data, channels=channels, size=size)
+    except unidentified:  # whose words are an address in memory
+        reason = "it is empty" if not data else "its format is not known"
+        raise UnreadableImageError(f"{where}: not an image that can be read: {reason}") from None
+    except (*_DECODING, image_module.DecompressionBombError) as error:
+        raise UnreadableImageError(f"{where}: not an image that can be read: {error}") from None
+    if shape is not None and image.shape != shape:
+        raise ValueError(
+            f"{where}: the image has {image.shape[0]} x {image.shape[1]} pixels and the first one "
+            f"{shape[0]} x {shape[1]}; give a size that all are resized and cropped to (of a run, --data.size)"
+        )
+    return image, stored
 
 
 def _plain_webp_pixels(data: bytes) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from counterpoise._arrays import class_indices
 from counterpoise._extras import require
-from counterpoise.data.decode import decoded_chunk
+from counterpoise.data.decode import Survey, surveyed_chunk
 from counterpoise.data.keyed import HELD_OUT, permutation
 from counterpoise.data.row_groups import rows_in_place
 from counterpoise.data.rows import UNLABELLED, numbers_to, read_rows, require_row_numbers
@@ -151,6 +151,7 @@ def load_images(
     limit: int | None = None,
     size: int | None = None,
     in_place: bool = False,
+    survey: Survey | None = None,
     progress: Progress | None = None,
 ) -> Images:
     """Read and decode a split.
@@ -165,6 +166,7 @@ def load_images(
         size: resize the shorter side to it and crop the centre; needed where images differ in size.
         in_place: read Parquet files of the hub where they are, without a copy of the whole set in the hub's cache, and
             only the row groups that are needed, local or not.
+        survey: filled with what is found; it may ask to leave out what cannot be decoded.
         progress: called with the rows read and the rows there are.
     """
     if limit is not None and limit < 1:
@@ -178,11 +180,12 @@ def load_images(
         images = _digits(source.info, split)
         chosen = torch.arange(len(images)) if ids is None else torch.nonzero(torch.isin(images.ids, ids))[:, 0]
         return images.take(chosen[:limit])
-    in_place = in_place and source.kind != "folder"
+    in_place = in_place and source.kind not in ("folder", "table")
     rows = rows_in_place(source, split, domain=domain, ids=ids) if in_place else read_rows(source, split, domain=domain)
     if ids is not None:
         require_row_numbers(ids, rows.total)
     most = rows.total if limit is None else min(limit, rows.total)
+    survey = survey or Survey()
     pixels: npt.NDArray[np.uint8] | None = None
     labels: list[npt.NDArray[np.int64]] = []
     found: list[npt.NDArray[np.int64]] = []
@@ -195,7 +198,8 @@ def load_images(
         chunk = chunk.part(slice(most - filled))
         if len(chunk.ids):
             shape = None if pixels is None else pixels.shape[1:]
-            decoded = decoded_chunk(chunk, channels=source.info.channels, size=size, shape=shape)
+            decoded, chunk = surveyed_chunk(chunk, channels=source.info.channels, size=size, shape=shape, survey=survey)
+        if len(chunk.ids):
             if pixels is None:
                 pixels = np.empty((most if ids is None else min(most, len(ids)), *decoded.shape[1:]), np.uint8)
             pixels[filled : filled + len(decoded)] = decoded
@@ -207,7 +211,8 @@ def load_images(
     if progress is not None:
         progress(rows.total, rows.total)
     if pixels is None:
-        raise ValueError(f"{source.info.name}, split {split!r} at {source.location} has no such rows")
+        damaged = f"; the first that cannot be read: {survey.unreadable[0]}" if survey.unreadable else ""
+        raise ValueError(f"{source.info.name}, split {split!r} at {source.location} has no such rows{damaged}")
     return _images_of(source.info, rows.classes, pixels[:filled], np.concatenate(labels), np.concatenate(found))
 
 
@@ -222,13 +227,48 @@ def hold_out(rows: int, *, size: int | float, seed: int) -> tuple[Tensor, Tensor
     >>> hold_out(6, size=2, seed=0)
     (tensor([0, 1, 4, 5]), tensor([2, 3]))
     """
+    count = _held_out_count(rows, size)
+    order = permutation(seed, 0, rows, HELD_OUT)
+    return order[count:].sort().values, order[:count].sort().values
+
+
+def hold_out_by_class(labels: Tensor, *, size: int | float, seed: int) -> tuple[Tensor, Tensor]:
+    """What `hold_out` gives, with each class in its proportion; the last image of a class is never held out.
+
+    Where proportions are no whole numbers, those furthest from one are rounded up first, equal ones by the seed.
+
+    >>> hold_out_by_class(torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 2]), size=3, seed=0)
+    (tensor([0, 1, 4, 5, 7, 8, 9]), tensor([2, 3, 6]))
+    """
+    count = _held_out_count(len(labels), 1 if 0 < size * len(labels) < 1 else size)  # at least one
+    classes, members = torch.unique(labels, return_inverse=True)
+    available = torch.bincount(members) - 1
+    if not available.any():
+        raise ValueError(
+            f"each of {len(classes)} classes has one image, so that none can be held out; give more images"
+        )
+    share = count * torch.bincount(members).double() / len(labels)
+    held = torch.minimum(share.floor().long(), available)
+    chance = permutation(seed, 1, len(classes), HELD_OUT)
+    while int(held.sum()) < min(count, int(available.sum())):
+        # Of those that have images left, in the order of what they lack.
+        lacking = torch.where(held < available, share - held, -torch.inf)[chance]
+        held[chance[torch.argsort(lacking, descending=True, stable=True)[0]]] += 1
+    order = permutation(seed, 0, len(labels), HELD_OUT)
+    by_class = order[torch.argsort(members[order], stable=True)]
+    starts = torch.bincount(members).cumsum(0) - torch.bincount(members)
+    place = torch.arange(len(labels)) - starts[members[by_class]]
+    chosen = place < held[members[by_class]]
+    return by_class[~chosen].sort().values, by_class[chosen].sort().values
+
+
+def _held_out_count(rows: int, size: int | float) -> int:
     if isinstance(size, float) and not 0 < size < 1:
         raise ValueError(f"a fraction to hold out must be in (0, 1), got {size}; a number of rows is an integer")
     count = round(size * rows) if isinstance(size, float) else size
     if not 0 < count < rows:
         raise ValueError(f"cannot hold out {count} of {rows} rows and train on the others")
-    order = permutation(seed, 0, rows, HELD_OUT)
-    return order[count:].sort().values, order[:count].sort().values
+    return count
 
 
 def require_labels(labels: Tensor, ids: Tensor, *, where: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,8 +13,9 @@ import numpy.typing as npt
 from torch import Tensor
 
 from counterpoise._extras import require
+from counterpoise.data.files import image_files
 from counterpoise.data.sets import MISSPELT
-from counterpoise.data.sources import ROOT_VARIABLE, WHOLE, DataSource, pictures_in, stored_split
+from counterpoise.data.sources import ROOT_VARIABLE, WHOLE, DataSource, stored_split
 
 UNLABELLED: Final = -1
 CHUNK: Final = 1000
@@ -37,9 +39,9 @@ _LABEL_COLUMNS = ("label", "fine_label", "labels")
 
 
 class Chunk(NamedTuple):
-    """Some rows: encoded images, labels (-1 where there is none), row numbers in the stored split, and their files."""
+    """Some rows: encoded images (or why one was not read), labels (-1: none), row numbers in the split, and files."""
 
-    images: list[bytes | None]
+    images: list[bytes | OSError | None]
     labels: npt.NDArray[np.int64]
     ids: npt.NDArray[np.int64]
     files: list[str]
@@ -87,8 +89,8 @@ class Columns:
 def read_rows(source: DataSource, split: str, *, domain: str | None = None) -> Rows:
     """Open a split; `domain` leaves one domain out of `train` and makes it the `test` split."""
     stored = stored_split(source, split, domain)
-    if source.kind == "folder":
-        return _folder_rows(source, stored)
+    if source.kind in ("folder", "table"):
+        return _file_rows(image_files(source, stored), source.info.classes)
     if source.kind == "hub":
         return _hub_rows(source, stored, split=split, domain=domain)
     files = source.files[stored]
@@ -353,17 +355,21 @@ def _joined(chunks: list[Chunk]) -> Chunk:
     )
 
 
-def _folder_rows(source: DataSource, stored: str) -> Rows:
-    """Images below the class folders, in the order of class and path, without hidden ones."""
-    (folder,) = source.files[stored]
-    classes = source.info.classes
-    files = [(path, label) for label, name in enumerate(classes) for path in sorted(pictures_in(folder, name))]
+def _bytes_of(path: Path) -> bytes | OSError | None:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        return error
+
+
+def _file_rows(files: Sequence[tuple[Path, int | None]], classes: tuple[str, ...]) -> Rows:
+    """Image files, read as they are needed."""
 
     def chunks() -> Iterator[Chunk]:
         for first in range(0, len(files), _FILES):
             some = files[first : first + _FILES]
-            images: list[bytes | None] = [path.read_bytes() for path, _ in some]
-            labels = np.array([label for _, label in some], np.int64)
+            images = [_bytes_of(path) for path, _ in some]
+            labels = np.array([UNLABELLED if label is None else label for _, label in some], np.int64)
             yield Chunk(images, labels, np.arange(first, first + len(some)), [str(path) for path, _ in some])
 
     return Rows(len(files), classes, chunks())

@@ -1,4 +1,4 @@
-"""Where the rows of a set are: a name of the table, Parquet files, a folder of images, or the hub."""
+"""Where the rows of a set are: a name of the table, Parquet files, a folder or a table of image files, or the hub."""
 
 import difflib
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from counterpoise.data.sets import SETS, ImageSet
+from counterpoise.data.tables import SPLIT_NAMES, is_table, parts_of, read_table
 
 ROOT_VARIABLE: Final = "COUNTERPOISE_DATA"
 WHOLE: Final = "all"
@@ -26,26 +27,27 @@ class DataSource:
 
     Attributes:
         info: what is known of the set; columns are "" where they are to be recognised by their names.
-        kind: `parquet` files, a `folder` of images, the `hub`, or `scikit-learn`.
+        kind: `parquet` files, a `folder` of images, a `table` of their paths, the `hub`, or `scikit-learn`.
         location: the folder or file, or the hub id.
-        files: of each stored split, in the order of the rows: Parquet files, or one folder of class folders.
+        files: of each stored split, in the order of the rows: Parquet files, or one folder of class folders, or the
+            table.
         missing: the local folder that would have come before the hub.
     """
 
     info: ImageSet
-    kind: Literal["parquet", "folder", "hub", "scikit-learn"]
+    kind: Literal["parquet", "folder", "table", "hub", "scikit-learn"]
     location: str
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     missing: str = ""
 
 
 def resolve(name_or_path: str | Path, *, root: Path | None = None) -> DataSource:
-    """Find a set; no row is read and nothing is downloaded yet.
+    """Find a set; no image is read and nothing is downloaded yet.
 
     In this order: a name of the table `SETS` (text: a `Path` is a path), whose folder under `root` (by default the
-    environment variable COUNTERPOISE_DATA) comes before the hub; a Parquet file, or a folder with Parquet files whose
-    names start with their split; a folder of class folders, perhaps below `train` and `test`; a hub id such as
-    "owner/name".
+    environment variable COUNTERPOISE_DATA) comes before the hub; a CSV, TSV or Parquet file of image paths and labels;
+    a Parquet file of images, or a folder with such files whose names start with their split; a folder of class
+    folders, perhaps below `train` and `test`; a hub id such as "owner/name".
     """
     text = str(name_or_path)
     if isinstance(name_or_path, str) and text in SETS:
@@ -53,6 +55,8 @@ def resolve(name_or_path: str | Path, *, root: Path | None = None) -> DataSource
     if not text:
         raise ValueError(f"a data set needs a name, or a path; known are {', '.join(SETS)}")
     path = _expanded(name_or_path)
+    if (table := _expanded(parts_of(text)[0])).is_file() and is_table(table):
+        return _of_path_table(text, table)
     if path.is_file():
         return DataSource(_unknown(path.stem), "parquet", text, {WHOLE: (str(path),)})
     if path.is_dir():
@@ -86,6 +90,8 @@ def stored_split(source: DataSource, split: str, domain: str | None) -> str:
         raise ValueError(f"{name} on the hub is divided: name a split of it, such as 'train' or 'test', not {WHOLE!r}")
     stored = WHOLE if domains else split
     if source.files and stored not in source.files:
+        stored = SPLIT_NAMES.get(split, split)
+    if source.files and stored not in source.files:
         raise ValueError(
             f"{name} has no split {split!r} at {source.location}; it has {', '.join(map(repr, source.files))}"
         )
@@ -102,8 +108,13 @@ def pictures_in(folder: str | Path, name: str) -> Iterator[Path]:
     """Image files below a folder of a folder, in any order, without hidden ones and those in hidden folders."""
     for path in (Path(folder) / name).rglob("*"):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix.lower() in _PICTURES and not hidden and path.is_file():
+        if not hidden and _is_picture(path):
             yield path
+
+
+def _is_picture(path: Path) -> bool:
+    """By its name; a link that leads nowhere is one that cannot be read."""
+    return path.suffix.lower() in _PICTURES and (path.is_file() or (path.is_symlink() and not path.exists()))
 
 
 def _expanded(path: str | Path) -> Path:
@@ -172,6 +183,12 @@ def _require_all_files(info: ImageSet, folder: Path, files: list[str]) -> None:
         )
 
 
+def _of_path_table(address: str, path: Path) -> DataSource:
+    table = read_table(address)
+    splits = dict.fromkeys(sorted(set(table.splits)) or (WHOLE,), (address,))
+    return DataSource(_unknown(path.stem, table.classes), "table", address, splits)
+
+
 def _of_folder(path: Path) -> DataSource:
     name = path.resolve().name
     files = {split: found for split in _SPLITS if (found := _parquet_files(path, split))}
@@ -179,10 +196,21 @@ def _of_folder(path: Path) -> DataSource:
     if files:
         return DataSource(_unknown(name), "parquet", str(path), files)
     # A class may be called "train", too: a split holds class folders.
-    folders = {split: path / split for split in _SPLITS if _classes_in(path / split)} or {WHOLE: path}
+    folders: dict[str, Path] = {}
+    for each in sorted(path.iterdir()):
+        split = SPLIT_NAMES.get(each.name.lower())
+        if split is not None and _classes_in(each):
+            if split in folders:
+                raise ValueError(f"{each} and {folders[split]} are both {split} images; rename or join them")
+            folders[split] = each
+    folders = folders or {WHOLE: path}
     classes = tuple(sorted({each for folder in folders.values() for each in _classes_in(folder)}))
     if not classes:
-        raise ValueError(f"{path} holds neither Parquet files nor class folders of images")
+        images = sum(_is_picture(each) for each in path.iterdir())
+        raise ValueError(
+            f"{path} holds neither Parquet files nor class folders of images"
+            + (f", but {images:,} images: put those of each class into a folder with its name" if images else "")
+        )
     files = {split: (str(folder),) for split, folder in folders.items()}
     return DataSource(_unknown(name, classes), "folder", str(path), files)
 

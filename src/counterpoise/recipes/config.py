@@ -41,11 +41,19 @@ class DataOptions:
     """What is trained on."""
 
     name: str = "cifar10"
-    """Data set with the splits train and test: a name such as digits, a folder of Parquet or of images, or a hub id."""
+    """Data set: a name such as digits, a folder of Parquet or of images, a table of image paths, or a hub id."""
     domain: str | None = None
     """Domain that is left out of training and tested on, for sets that have domains."""
     validation: int | float = field(default=5000, metadata=first_name("held_out"))
-    """Training images that are kept for validation, by seed: a number, or a fraction below 1."""
+    """Training images that are kept for validation, by seed: a number, or a fraction below 1. A folder or a table that
+    has validation images of its own keeps none."""
+    test: int | float | None = None
+    """Images that are kept for testing where the set has no test images: a number, or a fraction below 1; the same for
+    every seed."""
+    stratify: bool = False
+    """Keep each class in its proportion."""
+    unreadable: Literal["refuse", "skip"] = "refuse"
+    """What becomes of images that cannot be decoded; those that are skipped are named before training."""
     pipeline: Literal["memory", "stream"] = "memory"
     """All images in memory as one tensor, augmented on the device; or streamed from disk or the hub by workers."""
     workers: int = 2
@@ -74,12 +82,16 @@ class DataOptions:
     def __post_init__(self) -> None:
         sizes = {"window": self.window, "limit": self.limit, "size": self.size, "validation": self.validation}
         others = {"workers": self.workers, "padding": self.padding, "mixup": self.mixup, "cutmix": self.cutmix}
-        problems = not_positive({f"data.{name}": value for name, value in sizes.items()})
+        problems = not_positive({f"data.{name}": value for name, value in (sizes | {"test": self.test}).items()})
         problems += negative({f"data.{name}": value for name, value in others.items()})
         if unknown := [name for name in self.augment if name not in TRANSFORMS]:
             problems.append(f"data.augment: there is no {', '.join(unknown)}; there are {', '.join(TRANSFORMS)}")
         if self.balance == "sampler" and self.pipeline == "stream":
             problems.append("data.balance sampler needs data.pipeline memory; a stream takes data.balance weights")
+        if self.pipeline == "stream" and (self.test is not None or self.stratify or self.unreadable == "skip"):
+            problems.append(
+                "data.test, data.stratify and data.unreadable skip need all images beforehand: use data.pipeline memory"
+            )
         refuse(problems)
 
     @property

@@ -12,6 +12,7 @@ from torch import Tensor
 from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
 from counterpoise.data.balance import class_weights
+from counterpoise.data.decode import Survey, UnreadableImageError
 from counterpoise.data.images import Images, hold_out, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.data.rows import UNLABELLED, first_difference, read_rows
@@ -21,6 +22,9 @@ from counterpoise.data.transforms import Mixing, Transforms
 from counterpoise.models.weights import expected_normalisation
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
+from counterpoise.training.findings import findings, left_out, missing_classes, reading
+from counterpoise.training.progress import say
+from counterpoise.training.splits import FILES, TEST_SEED, held_out, is_own, splits_of
 
 Loader = MemoryLoader | StreamLoader
 
@@ -35,7 +39,9 @@ class RunData:
         validation_rows: their row numbers in the training split, or None where they are not a part of it.
         class_weights: of the training loss, float32 `[K]`; None where all samples weigh alike.
         test: the test images.
+        test_rows: their row numbers in the training split, or None where they are not a part of it.
         ood: other images by name.
+        notes: what was found and decided, line by line, to be shown before training.
     """
 
     training: Callable[[int, int, int], Loader]
@@ -43,32 +49,64 @@ class RunData:
     validation_rows: Tensor | None = None
     class_weights: Tensor | None = None
     test: Callable[[], Images] | None = None
+    test_rows: Tensor | None = None
     ood: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
     """The data sets that a recipe names."""
-    options = recipe.data
+    options, source = recipe.data, resolve(recipe.data.name, root=root)
+    splits = splits_of(source, options)
     most = recipe.evaluation.images
-    test = partial(_own_images, recipe, "test", root=root, limit=most)
+    test = partial(_own_images, recipe, splits.test, root=root, limit=most) if splits.test else None
     others = {name: partial(_ood_images, recipe, name, root=root, limit=most) for name in recipe.evaluation.ood}
     if options.pipeline == "stream":
+        assert test is not None
         return _streamed(recipe, root=root, test=test, ood=others)
-    images = _own_images(recipe, "train", root=root, limit=options.limit)
-    return from_images(recipe, images, test=test, ood=others)
+    survey = Survey(skip=options.unreadable == "skip")
+    images = _own_images(recipe, splits.training, root=root, limit=options.limit, survey=survey)
+    validation = (
+        _own_images(recipe, splits.validation, root=root, limit=None, survey=survey) if splits.validation else None
+    )
+    data = from_images(recipe, images, validation=validation, test=test, ood=others)
+    if is_own(source):
+        held = [rows for rows in (data.validation_rows, data.test_rows) if rows is not None]
+        counts = {"training": len(images) - sum(map(len, held)), "validation": len(data.validation)}
+        if data.test_rows is not None:
+            counts["testing"] = len(data.test_rows)
+        elif splits.test and source.kind in FILES:
+            counts["testing"] = read_rows(source, splits.test).total
+        notes = findings(recipe, images, survey, normalised=data.validation, counts=counts, held_out=bool(held))
+        data = replace(data, notes=(*notes, *data.notes))
+    return data
 
 
 def from_images(
     recipe: Recipe,
     images: Images,
     *,
+    validation: Images | None = None,
     test: Callable[[], Images] | None = None,
     ood: Mapping[str, Callable[[], Images]] | None = None,
 ) -> RunData:
-    """Training images in memory, of which some are held out."""
+    """Training images in memory, of which some are held out, unless there are validation and test images."""
     images = normalised_for(recipe, images)
     require_labels(images.labels, images.ids, where=[images.name] * len(images))
-    kept, rows = hold_out(len(images), size=recipe.data.validation, seed=recipe.seed)
+    options = recipe.data
+    kept = torch.arange(len(images))
+    held = tested = None
+    if test is None and options.test is not None:
+        kept, tested = held_out(images.labels, size=options.test, seed=TEST_SEED, stratify=options.stratify)
+        test = partial(images.take, tested[: recipe.evaluation.images])
+    if validation is None:
+        rest, chosen = held_out(
+            images.labels[kept], size=options.validation, seed=recipe.seed, stratify=options.stratify
+        )
+        kept, held = kept[rest], kept[chosen]
+        validation = images.take(held)
+    validation = normalised_for(recipe, validation)
+    require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
     _require_steps(recipe, len(kept))
     training = images.take(kept)
     transforms, mixing = _transforms(recipe, training), _mixing(recipe, training)
@@ -88,11 +126,13 @@ def from_images(
             mixing=mixing,
             balance=recipe.data.balance == "sampler",
         ),
-        validation=images.take(rows),
-        validation_rows=images.ids[rows],
+        validation=validation,
+        validation_rows=None if held is None else images.ids[held],
         class_weights=class_weights(counts) if recipe.data.balance == "weights" else None,
         test=test,
+        test_rows=None if tested is None else images.ids[tested],
         ood=ood or {},
+        notes=tuple(missing_classes(recipe, training, validation)),
     )
 
 
@@ -145,12 +185,17 @@ def _streamed(
 
 def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) -> None:
     """Look at one image of every set that is predicted after training, so that nothing is trained in vain."""
-    shape = validation.pixels.shape[1:]
-    test = _own_images(recipe, "test", root=root, limit=1)
-    require_same_kind(test, shape=shape, classes=validation.classes)
-    most = recipe.evaluation.images
-    if not _has_labels(test) and not _has_labels(_own_images(recipe, "test", root=root, limit=most)):
-        raise ValueError(f"the test images of {test.name} have no labels, so that nothing could be measured on them")
+    shape, most = validation.pixels.shape[1:], recipe.evaluation.images
+    source = resolve(recipe.data.name, root=root)
+    split = splits_of(source, recipe.data).test
+    if split is not None:
+        # Of image files, any may be damaged; a test after hours of training would be a bad time to learn of it.
+        test = _own_images(recipe, split, root=root, limit=most if source.kind in FILES else 1)
+        require_same_kind(test, shape=shape, classes=validation.classes)
+        if not _has_labels(test) and not _has_labels(_own_images(recipe, split, root=root, limit=most)):
+            raise ValueError(
+                f"the test images of {test.name} have no labels, so that nothing could be measured on them"
+            )
     for name in recipe.evaluation.ood:
         require_same_kind(_ood_images(recipe, name, root=root, limit=1), shape=shape, classes=None)
 
@@ -165,27 +210,49 @@ def _has_labels(images: Images) -> bool:
     return bool((images.labels != UNLABELLED).any())
 
 
-def _own_images(recipe: Recipe, split: str, *, root: Path | None, limit: int | None) -> Images:
+def _own_images(
+    recipe: Recipe, split: str, *, root: Path | None, limit: int | None, survey: Survey | None = None
+) -> Images:
     options, ids = recipe.data, None
     if options.spread and limit is not None:
         ids = _limited(_stored_ids(options, split, root=root), limit, spread=True)
-    return _stored_images(options, split, root=root, ids=ids, limit=limit)
+    return _stored_images(options, split, root=root, ids=ids, limit=limit, survey=survey)
 
 
 def _stored_images(
-    options: DataOptions, split: str, *, root: Path | None, ids: Tensor | None, limit: int | None
+    options: DataOptions,
+    split: str,
+    *,
+    root: Path | None,
+    ids: Tensor | None,
+    limit: int | None,
+    survey: Survey | None = None,
 ) -> Images:
     """Images of a split; of a set to be streamed no copy is made, because it may be larger than a disk."""
-    return load_images(
-        options.name,
-        split,
-        root=root,
-        domain=options.domain,
-        ids=ids,
-        limit=limit,
-        size=options.size,
-        in_place=options.pipeline == "stream",
-    )
+    found = survey or Survey(skip=options.unreadable == "skip")
+    try:
+        images = load_images(
+            options.name,
+            split,
+            root=root,
+            domain=options.domain,
+            ids=ids,
+            limit=limit,
+            size=options.size,
+            in_place=options.pipeline == "stream",
+            survey=found,
+            progress=reading(f"{options.name}, {split}"),
+        )
+    except UnreadableImageError as error:
+        raise ValueError(f"{error}; remove it, or leave out what cannot be read: --data.unreadable skip") from None
+    if survey is None:
+        _say_left_out(found)
+    return images
+
+
+def _say_left_out(survey: Survey) -> None:
+    for line in left_out(survey):
+        say(line)
 
 
 def _stored_ids(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
@@ -193,7 +260,7 @@ def _stored_ids(options: DataOptions, split: str, *, root: Path | None) -> Tenso
     source = resolve(options.name, root=root)
     if source.kind == "scikit-learn":
         return load_images(options.name, split).ids
-    if source.kind == "folder":
+    if source.kind in FILES:
         return torch.arange(read_rows(source, split).total)
     return sample_ids(options.name, split, root=root, domain=options.domain)
 
@@ -211,7 +278,9 @@ def _limited(ids: Tensor, limit: int | None, *, spread: bool) -> Tensor:
 
 def _ood_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:
     split = ood_split(name, root=root)
-    images = load_images(name, split, root=root, limit=limit, size=recipe.data.size)
+    survey = Survey(skip=recipe.data.unreadable == "skip")
+    images = load_images(name, split, root=root, limit=limit, size=recipe.data.size, survey=survey)
+    _say_left_out(survey)
     # Sets of one name would be scored as one: near/test.parquet and far/test.parquet.
     names = [resolve(other, root=root).info.name for other in recipe.evaluation.ood]
     return images if names.count(images.name) == 1 else replace(images, name=name)
@@ -238,7 +307,8 @@ def _require_steps(recipe: Recipe, rows: int) -> None:
     if rows - pruned < recipe.batch:
         left = f"{rows} training images" + (f" but {pruned} that are pruned" if pruned else "")
         raise ValueError(
-            f"a batch of {recipe.batch} is more than the {left}; choose a smaller batch, or hold out fewer images"
+            f"a batch of {recipe.batch} is more than the {left}; choose a smaller batch (--batch {max(1, rows // 2)}), "
+            "or hold out fewer images"
         )
 
 
@@ -258,16 +328,19 @@ def _mixing(recipe: Recipe, images: Images) -> Mixing | None:
     return Mixing(options.mixup, options.cutmix, len(images.classes)) if options.mixes else None
 
 
-def keep_split(path: Path, validation_rows: Tensor) -> None:
-    """Save the row numbers of the validation images with the run; those that are saved already must be the same."""
-    rows = validation_rows.tolist()
+def keep_split(path: Path, data: RunData) -> None:
+    """Save the row numbers of images held out with the run; those that are saved already must be the same."""
+    held = {"validation": data.validation_rows, "test": data.test_rows}
+    rows = {name: ids.tolist() for name, ids in held.items() if ids is not None}
     if path.exists():
         try:
             found = json.loads(path.read_text())
-            kept = found["validation" if "validation" in found else "held_out"]  # its name in runs of recipe version 1
-        except (ValueError, KeyError, TypeError):
+            names = {"held_out": "validation"}  # its name in runs of recipe version 1
+            kept = {names.get(name, name): list(ids) for name, ids in found.items()}
+        except (ValueError, AttributeError, TypeError):
             raise ValueError(f"{path} is damaged; remove it if the data set is the same as before") from None
         if kept != rows:
             raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
         return
-    write_text(path, json.dumps({"validation": rows}))
+    if rows:
+        write_text(path, json.dumps(rows))

@@ -162,6 +162,8 @@ def _prepared(
     if recipe.evaluation.corruptions:
         require_corruptible(images.pixels.shape[1:])
     if named and is_first_process():
+        for note in data.notes:
+            say(note)
         require_evaluable(recipe, images, root=root)
     processes = recipe.engine.devices * recipe.engine.nodes
     if len(images.classes) < 2:
@@ -192,8 +194,8 @@ def _conditions(recipe: Recipe) -> Conditions:
 def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:
     """Whatever of the run is not there yet."""
     recipe, data = plan.recipe, plan.data
-    if data.validation_rows is not None and is_first_process():
-        keep_split(plan.run.split, data.validation_rows)
+    if is_first_process():
+        keep_split(plan.run.split, data)
     primaries = []
     for seed, folder in zip(member_seeds(recipe), member_folders(recipe, plan.run), strict=True):
         objective = plan.objective(seed)

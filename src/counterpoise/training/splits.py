@@ -1,0 +1,69 @@
+"""Which images of a set are trained on, validated with and tested on."""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from torch import Tensor
+
+from counterpoise.data.images import hold_out, hold_out_by_class
+from counterpoise.data.sources import WHOLE, DataSource, pictures_in
+from counterpoise.recipes.config import DataOptions
+
+FILES: Final = ("folder", "table")
+"""Sources of image files, whose rows cost nothing to count, and of which any may be damaged."""
+
+TEST_SEED: Final = 1 << 40
+"""Of the test images that are held out: those of every seed, so that runs can be compared, and no run's own seed."""
+
+
+class Splits(NamedTuple):
+    """Stored splits; None where images are held out of the training split."""
+
+    training: str
+    validation: str | None
+    test: str | None
+
+
+def splits_of(source: DataSource, options: DataOptions) -> Splits:
+    """The splits of a source that a run uses."""
+    stored, name = source.files, source.info.name
+    _require_classes(source)
+    if source.info.domains or not stored:
+        return Splits("train", None, "test")
+    training = WHOLE if set(stored) == {WHOLE} else "train"
+    if "test" not in stored and options.test is None:
+        raise ValueError(
+            f"{name} has no split 'test' at {source.location}; it has {', '.join(map(repr, stored))}; to hold test "
+            "images out of it, say how many: --data.test 0.15"
+        )
+    validation = "validation" if source.kind in FILES and "validation" in stored else None
+    return Splits(training, validation, "test" if "test" in stored else None)
+
+
+def is_own(source: DataSource) -> bool:
+    """Whether a source is the user's, of which nothing was known."""
+    return not source.info.image
+
+
+def held_out(labels: Tensor, *, size: int | float, seed: int, stratify: bool) -> tuple[Tensor, Tensor]:
+    """Positions of the images that are kept, and of those that are held out."""
+    if stratify:
+        return hold_out_by_class(labels, size=size, seed=seed)
+    return hold_out(len(labels), size=size, seed=seed)
+
+
+def _require_classes(source: DataSource) -> None:
+    """Refuse image files of one class."""
+    if source.kind not in FILES or len(source.info.classes) > 1:
+        return
+    if not source.info.classes:
+        raise ValueError(f"{source.location} has no labels to learn from")
+    (name,) = source.info.classes
+    hint = ""
+    if source.kind == "folder":
+        folder = Path(next(iter(source.files.values()))[0]) / name
+        below = [
+            each.name for each in sorted(folder.iterdir()) if each.is_dir() and any(pictures_in(folder, each.name))
+        ]
+        hint = f"; if {', '.join(below[:3])} are the classes, give {folder}" if len(below) > 1 else ""
+    raise ValueError(f"{source.location} has one class, {name!r}; at least 2 are needed{hint}")
