@@ -321,7 +321,7 @@ def test_the_classwise_error_of_a_saturated_model_is_covered(classes, samples, w
     assert widest < 5 * truth
 
 
-@pytest.mark.parametrize(("accuracy", "samples"), [(0.997, 500), (0.995, 200)])
+@pytest.mark.parametrize(("accuracy", "samples"), [(0.995, 200), pytest.param(0.997, 500, marks=pytest.mark.long)])
 def test_a_saturated_model_without_an_error_may_still_be_overconfident(accuracy, samples, monkeypatch):
     """All confidences are 0.9999: mean gap and smooth ECE hold the truth although most samples show no error."""
     monkeypatch.setattr("counterpoise.functional.intervals.BOOTSTRAP_RESAMPLES", 2)  # of ranks, which are not looked at

@@ -36,6 +36,8 @@ def figure(results: Results) -> "Figure":
 
 def page(results: Results, path: str | Path) -> None:
     """The report."""
+    for module in ("matplotlib", "jinja2"):
+        require(module, extra="report", purpose="the report")
     from counterpoise.report.page import write_report
 
     write_report(path, as_evaluation(results))
