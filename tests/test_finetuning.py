@@ -20,15 +20,14 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.models import Backbone, build_model, normalisation_of
-from counterpoise.models.weights import load_weights
 from counterpoise.recipes.config import Recipe
-from counterpoise.training import RunData, from_images, load_run, resume, train
+from counterpoise.training import load_run, resume, train
 from counterpoise.training import run as runs_of_recipes
 from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.engine import fit
 from counterpoise.training.folder import EPOCH_COLUMNS, STEP_COLUMNS, RowLog, RunFolder
 from counterpoise.training.networks import recipe_models
-from runs import Stop, Tell, ending, small_data, small_recipe, striped_images
+from runs import Stop, Tell, ending, small_data, small_recipe
 
 NETWORK = "test_efficientnet"
 ALPHA = 0.8
@@ -42,11 +41,6 @@ def file(tmp_path_factory):
     model = timm.create_model(NETWORK, num_classes=10)
     save_file(model.state_dict(), path, metadata={"mean": "[0.4, 0.4, 0.4]", "std": "[0.3, 0.3, 0.3]"})
     return path
-
-
-def images_for(found: Recipe) -> RunData:
-    """Of 32 pixels: from smaller ones so little is left after five strides that AdamW divides by rounding errors."""
-    return from_images(found, striped_images(size=32))
 
 
 def in_double(model: nn.Module) -> nn.Module:
@@ -70,6 +64,7 @@ def by_hand(file, found: Recipe, *, groups, optimizer=torch.optim.AdamW, factor=
         trained = load_file(file)
         head = {f"classifier.{name}" for name in ("weight", "bias")}
         model.load_state_dict({name: value for name, value in trained.items() if name not in head}, strict=False)
+        model.classifier.reset_parameters()
         models.append(in_double(model.train().to(memory_format=torch.channels_last)))
     options = found.optimizer
     rates = [options.lr, options.auxiliary_lr if factor is None else factor * options.lr]
@@ -78,7 +73,7 @@ def by_hand(file, found: Recipe, *, groups, optimizer=torch.optim.AdamW, factor=
         for group in groups(model):
             parts.append(group | {"lr": rate, "base": rate * group.get("lr_scale", 1.0), "scheduled": scheduled})
     stepper = optimizer(parts, weight_decay=options.weight_decay)
-    loader = images_for(found).training(found.seed, 0, 1)
+    loader = small_data(found).training(found.seed, 0, 1)
     assert isinstance(loader, MemoryLoader)
     losses, steps = [], len(loader)
     for epoch in range(found.epochs):
@@ -129,7 +124,7 @@ def test_twenty_steps_have_the_losses_of_a_loop_by_hand(tmp_path, file, changes,
     found = recipe(file, hyper={"alpha": ALPHA}, optimizer__weight_decay=0.05, **changes)
     build = recipe_models(found, classes=3, channels=3)
     models = partial(map, in_double)
-    train(found, tmp_path / "run", data=images_for(found), models=lambda seed: [*models(build(seed))], page=False)
+    train(found, tmp_path / "run", data=small_data(found), models=lambda seed: [*models(build(seed))], page=False)
     expected = by_hand(file, found, groups=groups, factor=factor)
     assert len(expected) == 20
     assert losses_of(tmp_path / "run") == pytest.approx(expected, rel=1e-6, abs=1e-6)
@@ -290,11 +285,3 @@ def test_pretrained_weights_of_a_network_without_any_are_refused():
         Backbone("resnet18", weights="pretrained")
     with pytest.raises(ValueError, match=r"--primary\.no-small-images"):
         Backbone("timm/resnet18", weights="pretrained")
-
-
-def test_statistics_of_pretrained_networks_follow_the_new_images(file):
-    network = Backbone("timm/test_efficientnet", small_images=False, weights=str(file))
-    slow = timm.create_model(NETWORK, num_classes=3, bn_momentum=0.01)
-    assert slow.bn1.momentum == 0.01
-    load_weights(slow, network, classes=3, channels=3)
-    assert slow.bn1.momentum == 0.1

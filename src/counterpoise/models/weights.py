@@ -23,10 +23,6 @@ _NAMED = 3
 _COUNTER = "num_batches_tracked"
 """Of BatchNorm, which files from before it was counted do not have, and which changes nothing in a usual network."""
 
-MOMENTUM: Final = 0.1
-"""Least momentum of BatchNorm's statistics, torch's default. At the 0.01 of networks that come from TensorFlow they
-would still be those of the old images after a short training, when the weights have adapted to the new ones."""
-
 _UNREACHABLE = (OSError, RuntimeError, ValueError)
 """With which the clients of hubs say that they have no connection, and no copy."""
 
@@ -34,15 +30,17 @@ _UNREACHABLE = (OSError, RuntimeError, ValueError)
 def load_weights(model: nn.Module, backbone: Backbone, *, classes: int, channels: int) -> str:
     """Put a backbone's weights into a network that was built for it, and say in one line what was done.
 
-    The head stays as it was initialised where the weights have none, or one for another number of classes.
+    The head is a new one where the weights have none, or one for another number of classes.
     """
     if backbone.weights == RANDOM:
         return f"{backbone.name} with random weights"
     source, tensors = _tensors(backbone, channels=channels)
     kept = _put(model, tensors, source=source, name=backbone.name)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) and module.momentum is not None:
-            module.momentum = max(module.momentum, MOMENTUM)
+    reset = getattr(model.get_submodule(head_of(model)), "reset_parameters", None)
+    if not kept and callable(reset):
+        # As torch initialises any new layer. Libraries' own rules are for training from scratch: that of timm's
+        # EfficientNets gives so large logits where classes are few that the first epoch goes to shrinking them.
+        reset()
     normalisation, known = expected_normalisation(backbone, channels=channels), getattr(model, "pretrained_cfg", None)
     described: dict[str, Any] = {"classifier": head_of(model)} | (normalisation._asdict() if normalisation else {})
     model.pretrained_cfg = (known if isinstance(known, dict) else {}) | described  # type: ignore[assignment]
