@@ -14,15 +14,11 @@ from counterpoise.recipes.config import (
     PruningOptions,
     Recipe,
 )
+from counterpoise_study.finetuning import finetuned, finetuning_recipe
 from counterpoise_study.requests import Hyper, Published, Setting
+from counterpoise_study.titles import DOMAINS, TITLES, network_title
 
 ScaleName = Literal["paper", "reduced", "smoke", "finetune"]
-LITE0 = "weights/efficientnet_lite0.safetensors"
-"""What `python -m tools.pretrained` writes, seen from the root of the repository."""
-
-FINETUNING_RATE = 3e-3
-"""The best of three in a short training by cross-entropy."""
-
 UNSTATED = "unstated"
 """What the published tables say where the paper does not name the backbone."""
 
@@ -85,26 +81,6 @@ class Scale:
     def table(self, data_set: str) -> tuple[Setting, ...]:
         """The settings of a data set's table."""
         return self.tables.get(data_set, ())
-
-
-TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet"}
-"""Data sets as the paper's tables call them."""
-
-DOMAINS = {"art_painting": "art", "cartoon": "cartoon", "photo": "photo", "sketch": "sketch"}
-"""Domains of PACS, and what the paper's table calls them."""
-
-FINETUNED = ("sketch", "art_painting", "cartoon", "photo")
-"""In the order in which they are run; hyper-parameters are chosen with the first left out."""
-
-
-def _network(backbone: Backbone) -> str:
-    """Such as `ResNet18 w16`.
-
-    >>> _network(Backbone("resnet34")), _network(Backbone("cnn", width=4))
-    ('ResNet34', 'CNN w4')
-    """
-    name = backbone.name.replace("resnet", "ResNet").replace("cnn", "CNN")
-    return name if backbone.width == Backbone().width else f"{name} w{backbone.width}"
 
 
 def paper() -> Scale:
@@ -235,7 +211,7 @@ def smoke() -> Scale:
         rates=_rates(tables["cifar10"][0]),
         short=_short([(base, 2), (base, 3)], title="CIFAR-10 (140 images)", tuned_in="cifar10-resnet34"),
         domains=_domains(pacs),
-        finetuned=_finetuned(pacs, second, domains=("photo",)),
+        finetuned=finetuned(pacs, second, domains=("photo",)),
         values=2,
         page=False,
     )
@@ -243,29 +219,11 @@ def smoke() -> Scale:
 
 def finetune() -> Scale:
     """Pretrained networks: EfficientNet-Lite0 with ImageNet weights on 3,000 images of three domains of PACS."""
-    pretrained = Backbone("timm/tf_efficientnet_lite0", small_images=False, weights=LITE0)
-    recipe = Recipe(
-        primary=pretrained,
-        auxiliary=pretrained,
-        epochs=4,
-        batch=50,
-        data=DataOptions(name="pacs_64", limit=3000, spread=True, validation=0.2, padding=8),
-        optimizer=OptimizerOptions(
-            name="adamw",
-            lr=FINETUNING_RATE,
-            auxiliary_factor=1.0,
-            weight_decay=0.05,
-            decay_norms=False,
-            schedule="cosine",
-            warmup=0.5,
-        ),
-        engine=EngineOptions(threads=1, checkpoint_epochs=1),
-    )
     alphas: tuple[Hyper, ...] = tuple({"alpha": alpha} for alpha in (0.4, 0.8, 1.2))
     return Scale(
         name="finetune",
         note="finetune: ImageNet weights, 2,400 training images of 64 px and 4 epochs, float32, one CPU core",
-        finetuned=_finetuned(recipe, Backbone("resnet10", width=16)),
+        finetuned=finetuned(finetuning_recipe(), Backbone("resnet10", width=16)),
         candidates={"dml": alphas, "mte1": alphas},
         tuning_seeds=(100, 101),
         page=False,
@@ -292,7 +250,7 @@ def _table(role: str, title: str, recipes: Sequence[Recipe], *, tuned_together: 
         settings.append(
             Setting(
                 name=f"{role}-{primary}",
-                title=f"{title}, {_network(recipe.primary)}",
+                title=f"{title}, {network_title(recipe.primary)}",
                 recipe=recipe,
                 near=near,
                 far=tuple(far),
@@ -312,7 +270,7 @@ def _auxiliaries(settings: Sequence[Setting], backbones: Sequence[Backbone]) -> 
             recipe=replace(setting.recipe, auxiliary=backbone),
             published=replace(setting.published, auxiliary=published),
             tuned_in=setting.tuned_in or setting.name,
-            variant=f"auxiliary {_network(backbone)}",
+            variant=f"auxiliary {network_title(backbone)}",
         )
         for setting in settings
         for published, backbone in zip(AUXILIARIES, backbones, strict=True)
@@ -339,7 +297,7 @@ def _short(trainings: Sequence[tuple[Recipe, int]], *, title: str, tuned_in: str
     for recipe, epochs in trainings:
         published = Setting(
             name=f"short-{epochs}",
-            title=f"{title}, {_network(recipe.primary)}, {epochs} epochs",
+            title=f"{title}, {network_title(recipe.primary)}, {epochs} epochs",
             recipe=_with_rate(replace(recipe, epochs=epochs, optimizer=_shortened(epochs)), AUXILIARY_RATES[0]),
             tuned_in=tuned_in,
         )
@@ -371,32 +329,10 @@ def _domains(recipe: Recipe, *, tuned_in: str = "") -> tuple[Setting, ...]:
     return tuple(
         Setting(
             name=f"pacs-{domain}",
-            title=f"PACS, {published} left out, {_network(recipe.primary)}",
+            title=f"PACS, {published} left out, {network_title(recipe.primary)}",
             recipe=replace(recipe, data=replace(recipe.data, domain=domain)),
             published=Published(f"PACS/{published}", UNSTATED),
             tuned_in=tuned_in,
         )
         for domain, published in DOMAINS.items()
     )
-
-
-def _finetuned(recipe: Recipe, small: Backbone, *, domains: Sequence[str] = FINETUNED) -> tuple[Setting, ...]:
-    """PACS with each domain left out, then MTE-1 there with a small random auxiliary; tuned in the first domain."""
-    settings: list[Setting] = []
-    for domain in domains:
-        usual = Setting(
-            name=f"finetune-{domain}",
-            title=f"PACS, {DOMAINS[domain]} left out",
-            recipe=replace(recipe, data=replace(recipe.data, domain=domain)),
-            tuned_in="" if domain == domains[0] else f"finetune-{domains[0]}",
-        )
-        other = replace(
-            usual,
-            name=f"{usual.name}-small",
-            recipe=replace(usual.recipe, auxiliary=small),
-            tuned_in=f"{usual.tuned_in}-small" if usual.tuned_in else "",
-            variant=f"auxiliary {_network(small)}, random",
-            methods=("mte1",),
-        )
-        settings += [usual, other]
-    return tuple(settings)
