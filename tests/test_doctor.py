@@ -203,13 +203,16 @@ def test_progress_goes_to_standard_error(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["--seconds", "0"], "--seconds must be positive"), (["--device", "mps"], "torch sees no device 'mps' here")],
+    ("arguments", "exit_code", "message"),
+    [
+        (["--seconds", "0"], 2, "--seconds must be positive"),
+        (["--device", "mps"], 1, "torch sees no device 'mps' here"),
+    ],
 )
-def test_errors_are_one_line(monkeypatch, capsys, arguments, message):
+def test_errors_are_one_line(monkeypatch, capsys, arguments, exit_code, message):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     code, out, err = run(monkeypatch, capsys, *arguments)
-    assert (code, out) == (1, "")
+    assert (code, out) == (exit_code, "")
     assert message in err
     assert len(err.splitlines()) == 1
 

@@ -27,6 +27,10 @@ SMALL = [
 ]
 
 
+LEARNS = ("--method=ce", "--epochs=12", "--patience=12", "--optimizer.lr=0.02")
+"""Options with which black and white are told apart for certain."""
+
+
 def prepared(path, *options):
     """What `counterpoise train PATH` trains on, after all that is looked at before training."""
     recipe = parse(["train", str(path), *SMALL, *options]).config
@@ -201,6 +205,6 @@ def test_a_fit_without_a_minimum_ships_what_was_trained(tmp_path, monkeypatch, c
         (tmp_path / "photos" / name).mkdir(parents=True)
         for index in range(20):
             Image.new("RGB", (8, 8), (255 * label,) * 3).save(tmp_path / "photos" / name / f"{index}.png")
-    parse(["train", "photos", *SMALL, "--method", "ce", "--epochs", "3"]).run()
+    parse(["train", "photos", *SMALL, *LEARNS]).run()
     parse(["export", "runs/photos", "--to", "safetensors", "--temperature", "fitted"]).run()
     assert "no temperature is folded in: the fit ended at lowest temperature, 0.01" in capsys.readouterr().err

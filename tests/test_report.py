@@ -242,7 +242,7 @@ def test_a_model_has_one_colour_and_marker_in_every_figure(three):
     models = [replace(model, source=replace(model.source, method=m)) for model, m in zip(three.models, ("ce", "mte1", "ls"), strict=True)]  # fmt: skip
     shown_as = looks(models)
     assert [look.ours for look in shown_as] == [False, True, False]
-    assert [look.ours for look in looks(three.models)] == [True, False, False]
+    assert [look.ours for look in looks(three.models)] == [None, None, None]
     colours = [LIGHT.colour(place) for place in range(3)]
     curves = artists(figures.risk_coverage(models, looks=shown_as), "risk_coverage")
     assert [curve.get_color() for curve in curves] == colours

@@ -194,7 +194,8 @@ def test_checkpoints_hold_data_and_never_code(tmp_path):
     [
         (interruptions.from_scratch, 1),
         pytest.param(interruptions.from_scratch, 3, marks=pytest.mark.long),
-        (interruptions.finetuning, 3),
+        (lambda: {"mte1, memory": interruptions.finetuning()["mte1, memory"]}, 3),
+        pytest.param(interruptions.finetuning, 6, marks=pytest.mark.long),
     ],
 )
 def test_killed_runs_end_with_the_same_bits(real_data, monkeypatch, recipes, trials):

@@ -24,7 +24,7 @@ from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.findings import findings, left_out, missing_classes, reading
 from counterpoise.training.progress import say
-from counterpoise.training.splits import FILES, TEST_SEED, held_out, is_own, splits_of
+from counterpoise.training.splits import FILES, TEST_SEED, held_out, is_own, require_test_images, splits_of
 
 Loader = MemoryLoader | StreamLoader
 
@@ -75,7 +75,7 @@ def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
         counts = {"training": len(images) - sum(map(len, held)), "validation": len(data.validation)}
         if data.test_rows is not None:
             counts["testing"] = len(data.test_rows)
-        elif splits.test and source.kind in FILES:
+        elif splits.test is not None and splits.test in source.files and source.kind in FILES:
             counts["testing"] = read_rows(source, splits.test).total
         notes = findings(recipe, images, survey, normalised=data.validation, counts=counts, held_out=bool(held))
         data = replace(data, notes=(*notes, *data.notes))
@@ -187,6 +187,7 @@ def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) 
     """Look at one image of every set that is predicted after training, so that nothing is trained in vain."""
     shape, most = validation.pixels.shape[1:], recipe.evaluation.images
     source = resolve(recipe.data.name, root=root)
+    require_test_images(source, recipe.data)
     split = splits_of(source, recipe.data).test
     if split is not None:
         # Of image files, any may be damaged; a test after hours of training would be a bad time to learn of it.

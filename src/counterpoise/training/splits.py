@@ -26,18 +26,24 @@ class Splits(NamedTuple):
 
 def splits_of(source: DataSource, options: DataOptions) -> Splits:
     """The splits of a source that a run uses."""
-    stored, name = source.files, source.info.name
+    stored = source.files
     _require_classes(source)
     if source.info.domains or not stored:
         return Splits("train", None, "test")
     training = WHOLE if set(stored) == {WHOLE} else "train"
-    if "test" not in stored and options.test is None:
-        raise ValueError(
-            f"{name} has no split 'test' at {source.location}; it has {', '.join(map(repr, stored))}; to hold test "
-            "images out of it, say how many: --data.test 0.15"
-        )
     validation = "validation" if source.kind in FILES and "validation" in stored else None
-    return Splits(training, validation, "test" if "test" in stored else None)
+    # Without either, that there are none is said where they are needed: a search chooses by validation images alone.
+    return Splits(training, validation, "test" if "test" in stored or options.test is None else None)
+
+
+def require_test_images(source: DataSource, options: DataOptions) -> None:
+    """Refuse a source of which no test images are stored or held out."""
+    stored = source.files
+    if stored and not source.info.domains and "test" not in stored and options.test is None:
+        raise ValueError(
+            f"{source.info.name} has no split 'test' at {source.location}; it has {', '.join(map(repr, stored))}; to "
+            "hold test images out of it, say how many: --data.test 0.15"
+        )
 
 
 def is_own(source: DataSource) -> bool:
