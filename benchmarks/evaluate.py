@@ -69,7 +69,9 @@ def main() -> None:
             scans.append(measured(_SCAN, long))
             scores.append(measured(_SCORE, long))
         progress(f"{WIDE_ROWS:,} x {WIDE_CLASSES}")
-        wide_scan, wide_score = measured(_SCAN, wide), measured(_SCORE, wide)
+        wide_scan = measured(_SCAN, wide)
+        # How far Arrow reads ahead is chance, up to 100 MB of it: the least is what scoring itself holds.
+        wide_score = min((measured(_SCORE, wide) for _ in range(REPETITIONS)), key=lambda run: run["megabytes"])
     scan, score = (min(run["seconds"] for run in runs) for runs in (scans, scores))
     peak = max(run["megabytes"] for run in scores)
     figures = {

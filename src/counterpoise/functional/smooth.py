@@ -17,7 +17,7 @@ SMALLEST_BANDWIDTH = 0.0025
 """Below it the modes do not suffice: at this bandwidth the last one is damped to 1e-14."""
 
 _QUADRATURE = 2048
-_CHUNK = 1 << 14
+_CHUNK = 1 << 12
 
 
 class SmoothError(NamedTuple):
