@@ -17,7 +17,7 @@ from counterpoise.data.keyed import HELD_OUT, permutation
 from counterpoise.data.row_groups import rows_in_place
 from counterpoise.data.rows import UNLABELLED, numbers_to, read_rows, require_row_numbers
 from counterpoise.data.sets import ImageSet
-from counterpoise.data.sources import resolve
+from counterpoise.data.sources import FILES, resolve
 
 Progress = Callable[[int, int], None]
 """Called with the rows done and the rows in all."""
@@ -180,7 +180,7 @@ def load_images(
         images = _digits(source.info, split)
         chosen = torch.arange(len(images)) if ids is None else torch.nonzero(torch.isin(images.ids, ids))[:, 0]
         return images.take(chosen[:limit])
-    in_place = in_place and source.kind not in ("folder", "table")
+    in_place = in_place and source.kind not in FILES
     rows = rows_in_place(source, split, domain=domain, ids=ids) if in_place else read_rows(source, split, domain=domain)
     if ids is not None:
         require_row_numbers(ids, rows.total)

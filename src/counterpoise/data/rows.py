@@ -15,7 +15,7 @@ from torch import Tensor
 from counterpoise._extras import require
 from counterpoise.data.files import image_files
 from counterpoise.data.sets import MISSPELT
-from counterpoise.data.sources import ROOT_VARIABLE, WHOLE, DataSource, stored_split
+from counterpoise.data.sources import FILES, ROOT_VARIABLE, WHOLE, DataSource, stored_split
 
 UNLABELLED: Final = -1
 CHUNK: Final = 1000
@@ -89,7 +89,7 @@ class Columns:
 def read_rows(source: DataSource, split: str, *, domain: str | None = None) -> Rows:
     """Open a split; `domain` leaves one domain out of `train` and makes it the `test` split."""
     stored = stored_split(source, split, domain)
-    if source.kind in ("folder", "table"):
+    if source.kind in FILES:
         return _file_rows(image_files(source, stored), source.info.classes)
     if source.kind == "hub":
         return _hub_rows(source, stored, split=split, domain=domain)

@@ -11,6 +11,9 @@ from typing import Final, Literal
 from counterpoise.data.sets import SETS, ImageSet
 from counterpoise.data.tables import SPLIT_NAMES, is_table, parts_of, read_table
 
+FILES: Final = ("folder", "table")
+"""Kinds of sources of image files, whose rows cost nothing to count, and of which any may be damaged."""
+
 ROOT_VARIABLE: Final = "COUNTERPOISE_DATA"
 WHOLE: Final = "all"
 """The split of a source that is not divided."""

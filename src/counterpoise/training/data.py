@@ -16,7 +16,7 @@ from counterpoise.data.decode import Survey, UnreadableImageError
 from counterpoise.data.images import Images, hold_out, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.data.rows import UNLABELLED, first_difference, read_rows
-from counterpoise.data.sources import ood_split, resolve
+from counterpoise.data.sources import FILES, ood_split, resolve
 from counterpoise.data.stream import StreamLoader, class_counts, sample_ids
 from counterpoise.data.transforms import Mixing, Transforms
 from counterpoise.models.weights import expected_normalisation
@@ -24,7 +24,7 @@ from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.findings import findings, left_out, missing_classes, reading
 from counterpoise.training.progress import say
-from counterpoise.training.splits import FILES, TEST_SEED, held_out, is_own, require_test_images, splits_of
+from counterpoise.training.splits import TEST_SEED, held_out, is_own, require_test_images, splits_of
 
 Loader = MemoryLoader | StreamLoader
 

@@ -6,11 +6,8 @@ from typing import Final, NamedTuple
 from torch import Tensor
 
 from counterpoise.data.images import hold_out, hold_out_by_class
-from counterpoise.data.sources import WHOLE, DataSource, pictures_in
+from counterpoise.data.sources import FILES, WHOLE, DataSource, pictures_in
 from counterpoise.recipes.config import DataOptions
-
-FILES: Final = ("folder", "table")
-"""Sources of image files, whose rows cost nothing to count, and of which any may be damaged."""
 
 TEST_SEED: Final = 1 << 40
 """Of the test images that are held out: those of every seed, so that runs can be compared, and no run's own seed."""
