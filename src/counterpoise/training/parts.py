@@ -1,0 +1,215 @@
+"""Sharded tensors of a checkpoint: safetensors that every rank writes, found by what `parts.json` says about them.
+
+`torch.distributed.checkpoint` plans which rank writes what, and what it reads when there are more or fewer of them. Its
+own storage keeps that plan in `.metadata`, a pickle, which would run whatever code it holds; that of
+`HuggingFaceStorageWriter` is in every file, so that each rank has to open those of all others to find its own. Here the
+first rank writes it as JSON, together with the digest of every file, after all of them have been read back.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from counterpoise._documents import to_document
+from counterpoise._files import digest_of, write_text
+from counterpoise.training.checkpoints import (
+    PARTS,
+    PARTS_SCHEMA,
+    PARTS_VERSION,
+    Parts,
+    Shard,
+    ShardedTensor,
+    read_parts,
+)
+from counterpoise.training.storage import Written, write_verified
+
+
+def map_tensors(tree: Any, change: Callable[[str, Tensor], Tensor], place: str = "") -> Any:
+    """The same dicts and lists with every tensor changed; it gets the tensor's place, with `/` between the keys.
+
+    >>> map_tensors({"a": [torch.tensor(1), 2]}, lambda place, tensor: tensor + len(place))
+    {'a': [tensor(4), 2]}
+    """
+    if isinstance(tree, Tensor):
+        return change(place, tree)
+    inside = f"{place}/" if place else ""
+    if isinstance(tree, dict):
+        return {key: map_tensors(value, change, f"{inside}{key}") for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)([map_tensors(value, change, f"{inside}{index}") for index, value in enumerate(tree)])
+    return tree
+
+
+def filled(folder: Path, state: Any, *, places: str = "") -> Any:
+    """A state with the sharded tensors that it lacks, each of them whole; those whose place begins with `places`."""
+    missing: dict[str, Tensor] = {}
+
+    def allocated(place: str, tensor: Tensor) -> Tensor:
+        if tensor.is_meta and place.startswith(places):
+            missing[place] = torch.empty_like(tensor, device="cpu")
+            return missing[place]
+        return tensor
+
+    state = map_tensors(state, allocated)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        load(missing, storage_reader=PartReader(folder), no_dist=True)
+    return state
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a rank has put a shard, and what the file became."""
+
+    file: str
+    shape: tuple[int, ...]
+    written: Written
+
+
+class PartWriter(StorageWriter):
+    """Writes the shards of this rank; on the first rank, says what the checkpoint is made of when all have written.
+
+    Args:
+        folder: of the checkpoint.
+        others: further files in it, which are there already.
+        whole: called on the first rank when the checkpoint is whole.
+    """
+
+    def __init__(
+        self, folder: Path, *, others: Mapping[str, Written], whole: Callable[[Written], None] | None = None
+    ) -> None:
+        self.folder, self.others, self.whole = folder, others, whole
+
+    def reset(self, checkpoint_id: str | PathLike[str] | None = None) -> None:
+        """Nothing is kept between checkpoints: each has its own writer."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:  # noqa: FBT001
+        """The first rank has made the folder."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """As it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """A file for every rank."""
+        return [replace(plan, storage_data=f"part-{rank:05d}.safetensors") for rank, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write the shards of this rank, and read them back."""
+        tensors: dict[str, Tensor] = {}
+        for item in plan.items:
+            data = planner.resolve_data(item)
+            assert isinstance(data, Tensor)
+            tensors[item.index.fqn] = data.detach().cpu().contiguous()
+        results = []
+        if tensors:
+            written = write_verified(self.folder / plan.storage_data, lambda file: file.write(save(tensors)))
+            for item in plan.items:
+                tensor = tensors[item.index.fqn]
+                place = _Place(plan.storage_data, tuple(tensor.shape), written)
+                results.append(WriteResult(item.index, tensor.nbytes, place))
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Write `parts.json`, with which the checkpoint is whole."""
+        files, tensors = dict(self.others), dict[str, ShardedTensor]()
+        for result in (result for of_rank in results for result in of_rank):
+            name, place, offsets = result.index.fqn, result.storage_data, result.index.offset
+            size = metadata.state_dict_metadata[name]
+            assert isinstance(size, TensorStorageMetadata)
+            assert offsets is not None
+            files[place.file] = place.written
+            tensor = tensors.setdefault(name, ShardedTensor(list(size.size), []))
+            tensor.shards.append(Shard(place.file, list(offsets), list(place.shape)))
+        parts = Parts({name: written.sha256 for name, written in files.items()}, tensors)
+        path = self.folder / PARTS
+        write_text(path, to_document(parts, schema=PARTS_SCHEMA, version=PARTS_VERSION))
+        if self.whole is not None:
+            size_on_disk = path.stat().st_size + sum(written.bytes for written in files.values())
+            self.whole(Written(digest_of(path), size_on_disk))
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | PathLike[str]) -> bool:  # noqa: ARG003
+        """Any folder."""
+        return True
+
+
+class PartReader(StorageReader):
+    """Reads of the shards what a rank needs, whatever ranks wrote them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def reset(self, checkpoint_id: str | PathLike[str] | None = None) -> None:
+        """Nothing is kept between checkpoints: each has its own reader."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What `parts.json` says."""
+        sharded = read_parts(self.folder).tensors
+        self._files = {
+            MetadataIndex(name, shard.offsets): shard.file for name, each in sharded.items() for shard in each.shards
+        }
+        return Metadata(
+            {
+                name: TensorStorageMetadata(
+                    TensorProperties(),
+                    torch.Size(each.shape),
+                    [ChunkStorageMetadata(torch.Size(s.offsets), torch.Size(s.shape)) for s in each.shards],
+                )
+                for name, each in sharded.items()
+            }
+        )
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:  # noqa: FBT001
+        """All is known."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """As it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """As they are."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Copy slices of the files into the tensors that wait for them."""
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            by_file.setdefault(self._files[item.storage_index], []).append(item)
+        for name, items in by_file.items():
+            with safe_open(str(self.folder / name), framework="pt") as file:
+                for item in items:
+                    rows = zip(item.storage_offsets, item.lengths, strict=True)
+                    slices = tuple(slice(first, first + length) for first, length in rows)
+                    target = planner.resolve_tensor(item).detach()
+                    target.copy_(file.get_slice(item.storage_index.fqn)[slices])
+                    planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | PathLike[str]) -> bool:  # noqa: ARG003
+        """Any folder."""
+        return True
