@@ -2,11 +2,12 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import lightning as L  # noqa: N812
 import torch
 import torch.multiprocessing as mp
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
@@ -19,7 +20,7 @@ from counterpoise.training import run as runs_of_recipes
 from counterpoise.training.engine import fit
 from counterpoise.training.networks import recipe_models
 from parallel_run import plain_networks
-from runs import Stop, small_data, small_recipe
+from runs import small_data, small_recipe
 
 
 def start_ranks(count: int, *jobs: Callable[[], object]) -> None:
@@ -36,43 +37,38 @@ def _rank(rank: int, port: int, jobs: tuple[Callable[[], object], ...]) -> None:
         job()
 
 
-def recipe_for(devices: int, strategy: str, *, method: str = "mte1") -> Recipe:
+def recipe_for(devices: int, strategy: str) -> Recipe:
     """Three epochs of four steps, whose batches two and three ranks can share."""
-    return small_recipe(method, epochs=3, batch=24, engine__devices=devices, engine__strategy=strategy)
+    return small_recipe(epochs=3, batch=24, engine__devices=devices, engine__strategy=strategy)
 
 
-def run(recipe: Recipe, folder: Path, *, network: str = "plain", stop: int | None = None) -> None:
-    """Train, or, where there is a run already, resume; `stop` ends it with an error after that step."""
-    named = recipe_models(recipe, classes=3, channels=3)
+def run(recipe: Recipe, folder: Path, *, network: str = "plain", callback: L.Callback | None = None) -> None:
+    """Train, or, where there is a run already, resume; a callback may end it."""
     plain = partial(plain_networks, METHODS[recipe.method].models)
-    given: dict[str, Any] = {"models": plain if network == "plain" else named, "data": small_data(recipe)}
-    runs_of_recipes.fit = partial(fit, callbacks=[] if stop is None else [Stop(stop)])
+    models = plain if network == "plain" else recipe_models(recipe, classes=3, channels=3)
+    runs_of_recipes.fit = partial(fit, callbacks=[] if callback is None else [callback])
     try:
         if (folder / "config.json").exists():
-            resume(folder, allow=["config", "world-size"], **given)
+            resume(folder, allow=["config", "world-size"], models=models, data=small_data(recipe))
         else:
-            train(recipe, folder, **given)
-    except RuntimeError as error:
-        if str(error) != "stopped by the test":
+            train(recipe, folder, models=models, data=small_data(recipe))
+    except (RuntimeError, KeyboardInterrupt) as error:
+        if callback is None:
             raise
+        sys.stderr.write(f"{error}\n")
     finally:
         runs_of_recipes.fit = fit
 
 
-def resume_as(recipe: Recipe, folder: Path) -> None:
-    """Go on with a run as the recipe says, whose ranks are as many as call this."""
+def killed(job: Callable[[], object], *, rank: int, before: str, times: int) -> None:
+    """Do a job in which a rank gets SIGKILL when a file is about to get that name for the n-th time."""
+    really, names = Path.replace, []
 
-
-def killed(job: Callable[[], object], *, before: str, time: int, rank: int = 0) -> None:
-    """Do a job, in which a rank gets SIGKILL the n-th time that a file of that name is about to be there."""
-    really, times = Path.replace, 0
-
-    def replace(self: Path, target: Path) -> Path:
-        nonlocal times
-        times += Path(target).name == before
-        if rank_zero_only.rank == rank and Path(target).name == before and times == time:
+    def replace(path: Path, target: Path) -> Path:
+        names.append(Path(target).name)
+        if rank_zero_only.rank == rank and names[-1] == before and names.count(before) == times:
             os.kill(os.getpid(), signal.SIGKILL)
-        return really(self, target)
+        return really(path, target)
 
     Path.replace = replace
     job()

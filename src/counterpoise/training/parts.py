@@ -144,7 +144,7 @@ class PartWriter(StorageWriter):
             tensor.shards.append(Shard(place.file, list(offsets), list(place.shape)))
         parts = Parts({name: written.sha256 for name, written in files.items()}, tensors)
         path = self.folder / PARTS
-        write_text(path, to_document(parts, schema=PARTS_SCHEMA, version=PARTS_VERSION))
+        write_text(path, to_document(parts, schema=PARTS_SCHEMA, version=PARTS_VERSION, indent=None))
         if self.whole is not None:
             size_on_disk = path.stat().st_size + sum(written.bytes for written in files.values())
             self.whole(Written(digest_of(path), size_on_disk))
