@@ -1,6 +1,8 @@
 """Checkpoints of sharded runs (FSDP2): every rank writes its part, and any number of ranks goes on with them."""
 
+import errno
 import json
+import math
 import os
 import pickle
 import shutil
@@ -22,6 +24,7 @@ from counterpoise.training.checkpoints import (
     fault_of,
     newest_intact,
     read_manifest,
+    read_parts,
     read_state,
     remove_strays,
     state_digest,
@@ -29,6 +32,7 @@ from counterpoise.training.checkpoints import (
 from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder
 from counterpoise.training.parts import PartWriter
 from counterpoise.training.sharding import ShardedCheckpointIO
+from parallel_run import plain_networks
 from ranks import killed, recipe_for, run, start_ranks
 from runs import Stop, Tell, ending
 
@@ -53,6 +57,7 @@ def made(made_once):
             partial(run, SHARDED, folder / "batchnorm", network="named"),
             partial(run, SHARDED, folder / "batchnorm cut", network="named", callback=Stop(7)),
             partial(check_saved_while_training, folder / "odd.ckpt"),
+            partial(check_full_disk, folder / "full.ckpt"),
         )
         start_ranks(1, partial(run, recipe_for(1, "auto"), folder / "one", callback=Stop(7)))
 
@@ -81,6 +86,24 @@ def check_saved_while_training(path: Path) -> None:
     wait.set()
     files.teardown()
     PartWriter.write_data = write
+
+
+def check_full_disk(path: Path) -> None:
+    """Where one rank cannot write, all learn of it, and the checkpoint is not whole."""
+    mesh, write = init_device_mesh("cpu", (dist.get_world_size(),)), PartWriter.write_data
+
+    def write_all_but_one(*arguments):
+        if dist.get_rank() == 1:
+            raise OSError(errno.ENOSPC, "No space left on device", "part-00001.safetensors")
+        return write(*arguments)
+
+    PartWriter.write_data = write_all_but_one
+    files = ShardedCheckpointIO()
+    files.save_checkpoint({"state_dict": distribute_tensor(torch.arange(4), mesh, [Shard(0)])}, path)
+    with pytest.raises(OSError, match=r"rank 1 could not write its part of the checkpoint: .*No space left on device"):
+        files.teardown()
+    PartWriter.write_data = write
+    assert not (path / "parts.json").exists()
 
 
 def odd_tensors() -> dict[str, torch.Tensor]:
@@ -114,6 +137,10 @@ def test_each_rank_writes_its_share(made):
     files = {path.name: path.stat().st_size for path in (folder / last.file).iterdir()}
     assert sorted(files) == ["part-00000.safetensors", "part-00001.safetensors", "parts.json", "state.ckpt"]
     assert last.bytes == sum(files.values())
+    parameters = sum(tensor.numel() for network in plain_networks(2, 0) for tensor in network.parameters())
+    sharded = read_parts(folder / last.file).tensors.values()
+    assert sum(4 * math.prod(tensor.shape) for tensor in sharded) == 8 * parameters  # weights and momentum
+    assert files["part-00001.safetensors"] < files["part-00000.safetensors"] < 1.2 * files["part-00001.safetensors"]
     kept = {entry.file for entry in (last, read_manifest(folder).previous, read_manifest(folder).best)}
     assert {path.name for path in folder.iterdir()} == kept | {"manifest.json"}
 

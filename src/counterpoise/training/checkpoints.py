@@ -24,8 +24,8 @@ SCHEMA, SCHEMA_VERSION = "counterpoise.checkpoints", 2
 MANIFEST = "manifest.json"
 
 PARTS_SCHEMA, PARTS_VERSION = "counterpoise.parts", 1
-PARTS, STATE = "parts.json", "state.ckpt"
-"""Of a sharded checkpoint: where everything is, and everything that is not sharded."""
+PARTS, STATE, PART = "parts.json", "state.ckpt", "part-{:05d}.safetensors"
+"""Of a sharded checkpoint: where everything is; everything that is not sharded; the shards of a rank."""
 
 
 @dataclass(frozen=True)
@@ -61,20 +61,14 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Shard:
-    """A piece of a tensor: the file that holds it, and where it belongs."""
-
-    file: str
-    offsets: list[int]
-    shape: list[int]
-
-
-@dataclass(frozen=True)
 class ShardedTensor:
-    """A tensor by its shards."""
+    """A tensor of which every part holds some rows, those from `rows[i]` to `rows[i + 1]` in the i-th part.
+
+    Rows alone, because that is how FSDP2 shards; a list of numbers, because a thousand ranks make it long.
+    """
 
     shape: list[int]
-    shards: list[Shard]
+    rows: list[int]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ first rank writes it as JSON, together with the digest of every file, after all 
 """
 
 import warnings
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,6 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
-    MetadataIndex,
     TensorProperties,
     TensorStorageMetadata,
 )
@@ -32,11 +33,11 @@ from torch.futures import Future
 from counterpoise._documents import to_document
 from counterpoise._files import digest_of, write_text
 from counterpoise.training.checkpoints import (
+    PART,
     PARTS,
     PARTS_SCHEMA,
     PARTS_VERSION,
     Parts,
-    Shard,
     ShardedTensor,
     read_parts,
 )
@@ -76,15 +77,6 @@ def filled(folder: Path, state: Any, *, places: str = "") -> Any:
     return state
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where a rank has put a shard, and what the file became."""
-
-    file: str
-    shape: tuple[int, ...]
-    written: Written
-
-
 class PartWriter(StorageWriter):
     """Writes the shards of this rank; on the first rank, says what the checkpoint is made of when all have written.
 
@@ -111,7 +103,7 @@ class PartWriter(StorageWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """A file for every rank."""
-        return [replace(plan, storage_data=f"part-{rank:05d}.safetensors") for rank, plan in enumerate(plans)]
+        return [replace(plan, storage_data=PART.format(rank)) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write the shards of this rank, and read them back."""
@@ -123,10 +115,7 @@ class PartWriter(StorageWriter):
         results = []
         if tensors:
             written = write_verified(self.folder / plan.storage_data, lambda file: file.write(save(tensors)))
-            for item in plan.items:
-                tensor = tensors[item.index.fqn]
-                place = _Place(plan.storage_data, tuple(tensor.shape), written)
-                results.append(WriteResult(item.index, tensor.nbytes, place))
+            results = [WriteResult(item.index, written.bytes, (plan.storage_data, written)) for item in plan.items]
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done
@@ -134,14 +123,17 @@ class PartWriter(StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write `parts.json`, with which the checkpoint is whole."""
         files, tensors = dict(self.others), dict[str, ShardedTensor]()
-        for result in (result for of_rank in results for result in of_rank):
-            name, place, offsets = result.index.fqn, result.storage_data, result.index.offset
-            size = metadata.state_dict_metadata[name]
-            assert isinstance(size, TensorStorageMetadata)
-            assert offsets is not None
-            files[place.file] = place.written
-            tensor = tensors.setdefault(name, ShardedTensor(list(size.size), []))
-            tensor.shards.append(Shard(place.file, list(offsets), list(place.shape)))
+        for result in (result for of_rank in results for result in of_rank):  # by rank
+            file, written = result.storage_data
+            files[file] = written
+            saved = metadata.state_dict_metadata[result.index.fqn]
+            assert isinstance(saved, TensorStorageMetadata)
+            assert result.index.offset is not None
+            first, *others = result.index.offset
+            assert not any(others), "only rows are sharded"
+            tensors.setdefault(result.index.fqn, ShardedTensor(list(saved.size), [])).rows.append(first)
+        for tensor in tensors.values():
+            tensor.rows.append(tensor.shape[0])
         parts = Parts({name: written.sha256 for name, written in files.items()}, tensors)
         path = self.folder / PARTS
         write_text(path, to_document(parts, schema=PARTS_SCHEMA, version=PARTS_VERSION, indent=None))
@@ -166,18 +158,11 @@ class PartReader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """What `parts.json` says."""
-        sharded = read_parts(self.folder).tensors
-        self._files = {
-            MetadataIndex(name, shard.offsets): shard.file for name, each in sharded.items() for shard in each.shards
-        }
+        self._tensors = read_parts(self.folder).tensors
         return Metadata(
             {
-                name: TensorStorageMetadata(
-                    TensorProperties(),
-                    torch.Size(each.shape),
-                    [ChunkStorageMetadata(torch.Size(s.offsets), torch.Size(s.shape)) for s in each.shards],
-                )
-                for name, each in sharded.items()
+                name: TensorStorageMetadata(TensorProperties(), torch.Size(each.shape), _chunks(each))
+                for name, each in self._tensors.items()
             }
         )
 
@@ -194,14 +179,16 @@ class PartReader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Copy slices of the files into the tensors that wait for them."""
-        by_file: dict[str, list[ReadItem]] = {}
+        by_part: dict[int, list[ReadItem]] = {}
         for item in plan.items:
-            by_file.setdefault(self._files[item.storage_index], []).append(item)
-        for name, items in by_file.items():
-            with safe_open(str(self.folder / name), framework="pt") as file:
+            assert item.storage_index.offset is not None
+            rows = self._tensors[item.storage_index.fqn].rows
+            by_part.setdefault(bisect_right(rows, item.storage_index.offset[0]) - 1, []).append(item)
+        for part, items in by_part.items():
+            with safe_open(str(self.folder / PART.format(part)), framework="pt") as file:
                 for item in items:
-                    rows = zip(item.storage_offsets, item.lengths, strict=True)
-                    slices = tuple(slice(first, first + length) for first, length in rows)
+                    ranges = zip(item.storage_offsets, item.lengths, strict=True)
+                    slices = tuple(slice(first, first + length) for first, length in ranges)
                     target = planner.resolve_tensor(item).detach()
                     target.copy_(file.get_slice(item.storage_index.fqn)[slices])
                     planner.commit_tensor(item, target)
@@ -213,3 +200,13 @@ class PartReader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: str | PathLike[str]) -> bool:  # noqa: ARG003
         """Any folder."""
         return True
+
+
+def _chunks(tensor: ShardedTensor) -> list[ChunkStorageMetadata]:
+    """The shards as torch's planner knows them; a rank may have had no row."""
+    rows, row = tensor.rows, tensor.shape[1:]
+    return [
+        ChunkStorageMetadata(torch.Size([first, *(0 for _ in row)]), torch.Size([end - first, *row]))
+        for first, end in pairwise(rows)
+        if end > first
+    ]
