@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import lightning as L  # noqa: N812
 import torch
@@ -37,9 +38,9 @@ def _rank(rank: int, port: int, jobs: tuple[Callable[[], object], ...]) -> None:
         job()
 
 
-def recipe_for(devices: int, strategy: str) -> Recipe:
+def recipe_for(devices: int, strategy: str, **changes: Any) -> Recipe:
     """Three epochs of four steps, whose batches two and three ranks can share."""
-    return small_recipe(epochs=3, batch=24, engine__devices=devices, engine__strategy=strategy)
+    return small_recipe(epochs=3, batch=24, engine__devices=devices, engine__strategy=strategy, **changes)
 
 
 def run(recipe: Recipe, folder: Path, *, network: str = "plain", callback: L.Callback | None = None) -> None:

@@ -37,6 +37,8 @@ from ranks import killed, recipe_for, run, start_ranks
 from runs import Stop, Tell, ending
 
 SHARDED = recipe_for(2, "fsdp")
+ADAMW = {"optimizer__name": "adamw", "optimizer__lr": 0.003, "optimizer__decay_norms": False}
+"""With state of several kinds, and groups whose parameters come in another order than the network's."""
 
 
 def losses(folder: Path) -> list[float]:
@@ -56,10 +58,16 @@ def made(made_once):
             partial(run, SHARDED, folder / "told", callback=Tell(7)),
             partial(run, SHARDED, folder / "batchnorm", network="named"),
             partial(run, SHARDED, folder / "batchnorm cut", network="named", callback=Stop(7)),
+            partial(run, recipe_for(2, "ddp", **ADAMW), folder / "adamw ddp"),
+            partial(run, recipe_for(2, "fsdp", **ADAMW), folder / "adamw cut", callback=Stop(7)),
             partial(check_saved_while_training, folder / "odd.ckpt"),
             partial(check_full_disk, folder / "full.ckpt"),
         )
-        start_ranks(1, partial(run, recipe_for(1, "auto"), folder / "one", callback=Stop(7)))
+        start_ranks(
+            1,
+            partial(run, recipe_for(1, "auto"), folder / "one", callback=Stop(7)),
+            partial(run, recipe_for(1, "auto", **ADAMW), folder / "adamw one", callback=Stop(7)),
+        )
 
     return made_once("sharded", make)
 
@@ -154,17 +162,22 @@ def test_each_rank_writes_its_share(made):
         ("cut", 2, "ddp"),
         ("one", 2, "fsdp"),
         ("told", 2, "fsdp"),
+        ("adamw cut", 1, "auto"),
+        ("adamw cut", 3, "fsdp"),
+        ("adamw one", 2, "fsdp"),
     ],
 )
 def test_other_numbers_of_ranks_go_on_with_the_losses_of_ddp(made, tmp_path, name, devices, strategy):
     """Sharded or not, from a checkpoint that was sharded or not; the batch over all ranks is the same."""
-    folder, recipe = copy(made, name, tmp_path), recipe_for(devices, strategy)
+    adamw = name.startswith("adamw")
+    folder, recipe = copy(made, name, tmp_path), recipe_for(devices, strategy, **(ADAMW if adamw else {}))
+    expected = losses(made / ("adamw ddp" if adamw else "ddp"))
     (folder / "config.json").write_text(recipe.to_json())
     reached, before = read_manifest(RunFolder(folder).checkpoints).last.step, losses(folder)
     assert reached == (7 if name == "told" else 6)
-    assert before[:reached] == pytest.approx(losses(made / "ddp")[:reached], abs=1e-5)
+    assert before[:reached] == pytest.approx(expected[:reached], abs=1e-5)
     start_ranks(devices, partial(run, recipe, folder))
-    assert losses(folder) == pytest.approx(losses(made / "ddp"), abs=1e-5)
+    assert losses(folder) == pytest.approx(expected, abs=1e-5)
     assert RunFolder(folder).primary.exists()
 
 
