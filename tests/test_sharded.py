@@ -24,13 +24,13 @@ from counterpoise.training.checkpoints import (
     fault_of,
     newest_intact,
     read_manifest,
-    read_parts,
     read_state,
     remove_strays,
     state_digest,
 )
 from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder
-from counterpoise.training.parts import PartWriter
+from counterpoise.training.part_files import PartWriter
+from counterpoise.training.parts import read_parts
 from counterpoise.training.sharding import ShardedCheckpointIO
 from parallel_run import plain_networks
 from ranks import killed, recipe_for, run, start_ranks

@@ -25,7 +25,7 @@ from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.engine import build_logger, fit
 from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder, in_use
 from counterpoise.training.preflight import require_processes
-from counterpoise.training.storage import VerifiedCheckpointIO
+from counterpoise.training.saving import VerifiedCheckpointIO
 from runs import Stop, ending, small_data, small_recipe, striped_images
 
 

@@ -19,13 +19,10 @@ from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import digest_of, write_text
+from counterpoise.training.parts import PARTS, STATE, read_parts
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.checkpoints", 2
 MANIFEST = "manifest.json"
-
-PARTS_SCHEMA, PARTS_VERSION = "counterpoise.parts", 1
-PARTS, STATE, PART = "parts.json", "state.ckpt", "part-{:05d}.safetensors"
-"""Of a sharded checkpoint: where everything is; everything that is not sharded; the shards of a rank."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +55,6 @@ class Manifest:
         """What is left of it when training goes back to that step."""
         kept = {name: entry for name, entry in vars(self).items() if entry is None or entry.step <= step}
         return Manifest(**kept)
-
-
-@dataclass(frozen=True)
-class ShardedTensor:
-    """A tensor of which every part holds some rows, those from `rows[i]` to `rows[i + 1]` in the i-th part.
-
-    Rows alone, because that is how FSDP2 shards; a list of numbers, because a thousand ranks make it long.
-    """
-
-    shape: list[int]
-    rows: list[int]
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a sharded checkpoint is made of: SHA-256 by file, and tensors by their place in the state."""
-
-    sha256: dict[str, str]
-    tensors: dict[str, ShardedTensor]
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -172,14 +150,6 @@ def _files_of(path: Path, sha256: str) -> Iterator[tuple[Path, str, str]]:
         yield path / name, digest, PARTS
 
 
-def read_parts(path: Path) -> Parts:
-    """What the folder of a sharded checkpoint is made of."""
-    try:
-        return from_document(Parts, (path / PARTS).read_text(), schema=PARTS_SCHEMA, version=PARTS_VERSION)
-    except ValueError as error:
-        raise ValueError(f"{path / PARTS}: {error}") from None
-
-
 def read_state(path: Path, *, places: str = "") -> dict[str, Any]:
     """Everything that a checkpoint of either form holds: tensors, numbers and text; code is refused.
 
@@ -189,7 +159,7 @@ def read_state(path: Path, *, places: str = "") -> dict[str, Any]:
     state = read_unsharded(path)
     if not path.is_dir():
         return state
-    from counterpoise.training.parts import filled  # torch's planner, which a state in one file does not need
+    from counterpoise.training.part_files import filled  # torch's planner, which a state in one file does not need
 
     whole: dict[str, Any] = filled(path, state, places=places)
     return whole

@@ -33,8 +33,7 @@ from counterpoise.training.devices import computes_bfloat16, visible_devices
 from counterpoise.training.distributed import is_first_process, leave_group_at_exit, world_size
 from counterpoise.training.folder import EPOCH_COLUMNS, STEP_COLUMNS, RowLog, RunFolder
 from counterpoise.training.module import ObjectiveModule, RunDataModule
-from counterpoise.training.saving import SaveCheckpoints, SaveRandomState, TerminationSignal
-from counterpoise.training.storage import VerifiedCheckpointIO
+from counterpoise.training.saving import SaveCheckpoints, SaveRandomState, TerminationSignal, VerifiedCheckpointIO
 
 _FLAGS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _LOG_STEPS = 50

@@ -1,4 +1,4 @@
-"""When the complete state of a training is saved, and what belongs to it.
+"""The complete state of a training as the engine saves it: atomically, verified, then named in the manifest.
 
 To it belong the generators of every rank: order and augmentation do not depend on them; dropout, stochastic depth and
 whatever a user's model draws do.
@@ -18,14 +18,15 @@ import lightning as L  # noqa: N812
 import numpy as np
 import torch
 import torch.distributed as dist
+from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from counterpoise._files import Written, write_verified
 from counterpoise.training.callbacks import StopEarly
-from counterpoise.training.checkpoints import Entry, read_manifest, write_manifest
+from counterpoise.training.checkpoints import Entry, read_manifest, read_state, write_manifest
 from counterpoise.training.distributed import average_buffers, gathered, world_size
 from counterpoise.training.module import ObjectiveModule
-from counterpoise.training.storage import VerifiedCheckpointIO, Written
 
 
 def random_state() -> dict[str, Any]:
@@ -132,6 +133,36 @@ class TerminationSignal(L.Callback):
             requested = torch.tensor(int(self._signalled), device=trainer.strategy.root_device)
             dist.all_reduce(requested, op=dist.ReduceOp.MAX)
             self.requested = bool(requested)
+
+
+class VerifiedCheckpointIO(CheckpointIO):
+    """Writes a checkpoint as one file and reads it back; loads either form, and nothing but data."""
+
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: str | Path,
+        storage_options: Callable[[Written], None] | None = None,
+    ) -> None:
+        """Write it; what is called when it is whole comes as `storage_options`, which the engine hands through."""
+        written = write_verified(Path(path), lambda file: torch.save(checkpoint, file))
+        if storage_options is not None:
+            storage_options(written)
+
+    def load_checkpoint(
+        self,
+        path: str | Path,
+        map_location: Callable[..., Any] | None = None,
+        weights_only: bool | None = True,  # noqa: FBT001
+    ) -> dict[str, Any]:
+        """Tensors, numbers and text; code is refused."""
+        return read_state(Path(path))
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Files are removed when the manifest stops naming them."""
+
+    def finish(self) -> None:
+        """Wait until all that was saved is whole."""
 
 
 class SaveCheckpoints(L.Callback):

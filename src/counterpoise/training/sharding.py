@@ -19,10 +19,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor import empty as empty_dtensor
 from torch.optim import Optimizer
 
-from counterpoise.training.checkpoints import STATE, read_unsharded, remove_checkpoint
+from counterpoise._files import Written, write_verified
+from counterpoise.training.checkpoints import read_unsharded, remove_checkpoint
 from counterpoise.training.distributed import is_first_rank
-from counterpoise.training.parts import PartReader, PartWriter, map_tensors
-from counterpoise.training.storage import VerifiedCheckpointIO, Written, write_verified
+from counterpoise.training.part_files import PartReader, PartWriter, map_tensors
+from counterpoise.training.parts import STATE
+from counterpoise.training.saving import VerifiedCheckpointIO
 
 
 class ShardedCheckpointIO(VerifiedCheckpointIO):
