@@ -200,9 +200,15 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
+@pytest.fixture(scope="module")
+def own_copy(made, tmp_path_factory):
+    """Which no other test looks at."""
+    return copy(made, "cut", tmp_path_factory.mktemp("own"))
+
+
 @given(data=st.data())
-def test_any_flipped_bit_and_any_missing_file_is_noticed(made, data):
-    folder = RunFolder(made / "cut").checkpoints
+def test_any_flipped_bit_and_any_missing_file_is_noticed(own_copy, data):
+    folder = RunFolder(own_copy).checkpoints
     last, previous = read_manifest(folder).last, read_manifest(folder).previous
     file = data.draw(st.sampled_from(sorted((folder / last.file).iterdir())))
     position = data.draw(st.integers(0, file.stat().st_size - 1) | st.none())
