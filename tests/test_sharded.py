@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
-from torch.multiprocessing import ProcessExitedException
+from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
 from counterpoise._files import digest_of
 from counterpoise.training.checkpoints import (
@@ -250,6 +250,11 @@ def test_what_a_killed_rank_leaves_unfinished_is_not_used(made, tmp_path, rank, 
     assert not (checkpoints / "step-000000006.ckpt").exists()
     start_ranks(2, partial(run, SHARDED, folder))
     assert ending(folder) == ending(made / "whole")
+
+
+def test_a_checkpoint_of_other_networks_is_refused_by_name(made, tmp_path):
+    with pytest.raises(ProcessRaisedException, match=r"step-000000006\.ckpt is of other networks than the recipe's"):
+        start_ranks(2, partial(run, SHARDED, copy(made, "cut", tmp_path), network="named"))
 
 
 class Code:
