@@ -19,6 +19,7 @@ from counterpoise.metrics.inputs import prediction_table
 from counterpoise.metrics.jackknife import left_out
 from counterpoise.metrics.standard import bin_sums_of
 from counterpoise.predictions import Header, Layout, PredictionFile, Predictions
+from counterpoise.predictions.digest import Source
 from counterpoise.scoring.batches import BatchScorer, FileBatch
 from outside_metric import TopTwoAccuracy
 
@@ -345,7 +346,8 @@ def test_dependent_labels_raise_the_noise_floor():
 def scored(table):
     """The state and the marks of a table, as if it had been read from a file."""
     layout = Layout(table.kind, ("x",), table.classes, id="id")
-    file = PredictionFile(Path("x"), layout, len(table), table.header, None, (), lambda: iter([table]), list)
+    source = Source(Path("x"), None, 1, ())
+    file = PredictionFile(layout, len(table), (), table.header, source, (), lambda _: iter([table]), list)
     options = ScoreOptions(clustered=table.multilabel, paired=True)
     scorer = BatchScorer(2 if table.multilabel else table.classes, options, 1.0, "ood", labels_known=False)
     return scorer.score(FileBatch(file, table, 0, 0, None))

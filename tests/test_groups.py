@@ -13,7 +13,7 @@ import counterpoise
 from counterpoise.cli import parse
 from counterpoise.predictions import PredictionFileError, Predictions, write_predictions
 from counterpoise.scoring import score_files
-from counterpoise.scoring.models import MOST_GROUPS
+from counterpoise.scoring.units import MOST_GROUPS
 
 ROWS = 240
 

@@ -143,8 +143,8 @@ class TestRefuses:
         part = folder / "part-1.parquet"
         kept, digest = part.read_bytes(), part.with_name("part-1.parquet.sha256").read_bytes()
         write_predictions(part, Predictions.of(logits=logits[:5], labels=labels[:5]))
-        assert "it has 5 rows, the manifest says 233" in self.refusal(folder)
-        write_predictions(part, Predictions.of(logits=logits[:233], labels=labels[:233]))
+        assert "bytes, the manifest says" in self.refusal(folder)
+        part.write_bytes(kept[:-200] + bytes([kept[-200] ^ 1]) + kept[-199:])
         assert "not the file that the manifest names" in self.refusal(folder)
         part.unlink()
         assert "names part-1.parquet, which is missing" in self.refusal(folder)

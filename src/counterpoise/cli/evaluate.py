@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from counterpoise._addresses import as_path
 from counterpoise._choices import (
     DEFAULT_BINS,
     DEFAULT_LEVEL,
@@ -17,12 +18,14 @@ from counterpoise._choices import (
     require_score,
 )
 from counterpoise._extras import require_installed
+from counterpoise._files import FilePath
 from counterpoise._text import printable
 from counterpoise.cli.paths import require_file_path, require_folder_path, require_prediction_files
 from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
+    from counterpoise._engines import Engine
     from counterpoise.metrics.comparison import Evaluation
     from counterpoise.predictions import Columns
 
@@ -102,6 +105,10 @@ class Evaluate:
     """Nominal coverage of the intervals."""
     threads: int = 2
     """Batches that are measured at a time, each by one thread, while one more thread reads."""
+    workers: int = 0
+    """Processes of this machine that score files in parallel; 0 for none but this one."""
+    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS", help_behavior_hint="")] = None
+    """Ray cluster that scores files in parallel: auto for the one that this machine belongs to, or local."""
 
     def run(self) -> None:
         # What is wrong with the command is said before torch is imported.
@@ -114,6 +121,10 @@ class Evaluate:
                 raise ValueError(f"--risk must lie between 0 and 1, got {self.risk}")
             if self.bins > MOST_BINS:
                 raise ValueError(f"--bins must be at most {MOST_BINS:,}, got {self.bins:,}")
+            if self.workers < 0:
+                raise ValueError(f"--workers must be 0 or more, got {self.workers}")
+            if self.workers and self.ray is not None:
+                raise ValueError("choose one of --workers and --ray")
             require_count(self.bins, "bins")
             require_level(self.level)
             require_score(self.score)
@@ -128,9 +139,10 @@ class Evaluate:
         # Scoring may take minutes: what cannot be written is refused before it.
         if self.html is not None or self.figures is not None:
             require_installed("matplotlib", "jinja2", extra="report", purpose="the report")
-        if self.html is not None:
-            require_file_path(self.html, option="--html")
-            if self.html.resolve() in {path.resolve() for path in shards}:
+        html = None if self.html is None else as_path(self.html)
+        if html is not None:
+            require_file_path(html, option="--html")
+            if _resolved(html) in {_resolved(path) for path in shards}:
                 raise ValueError(f"--html {self.html} is a file of predictions, which would be overwritten")
         if self.figures is not None:
             require_folder_path(self.figures, option="--figures")
@@ -141,7 +153,8 @@ class Evaluate:
         # Operations on a batch are too small to share; batches are not.
         torch.set_num_threads(1)
         progress = ProgressLine()
-        size = sum(path.stat().st_size for path in shards if path.is_file())
+        engine = self._engine()
+        size = sum(path.stat().st_size for path in shards if isinstance(path, Path) and path.is_file())
         if size > _SECOND_OF_HASHING:
             progress.say(f"checking the digests of {size / 1e9:.1f} GB", at_once=True)
         try:
@@ -156,16 +169,20 @@ class Evaluate:
                 bins=self.bins,
                 level=self.level,
                 threads=self.threads,
+                engine=engine,
                 progress=progress.rows,
             )
         except AmbiguousInputError as question:
             progress.clear()
             raise ValueError(question.as_commands(sys.argv[2:])) from None
-        if self.html is not None:
+        finally:
+            if engine is not None:
+                engine.close()
+        if html is not None:
             from counterpoise.report.page import write_report
 
-            progress.say(f"drawing {self.html}")
-            write_report(self.html, evaluation, risk=self.risk)
+            progress.say(f"drawing {html}")
+            write_report(html, evaluation, risk=self.risk)
         if self.figures is not None:
             from counterpoise.report.gallery import write_figures
 
@@ -175,6 +192,13 @@ class Evaluate:
         for notice in evaluation.notices:
             print(f"counterpoise: note: {printable(notice)}", file=sys.stderr)
         print(self._printed(evaluation))
+
+    def _engine(self) -> "Engine | None":
+        from counterpoise._engines import Processes, Ray
+
+        if self.ray is not None:
+            return Ray(self.ray)
+        return Processes(self.workers) if self.workers else None
 
     def _columns(self) -> "Columns":
         from counterpoise.predictions import Columns
@@ -206,6 +230,10 @@ class Evaluate:
             written = as_markdown if self.markdown else as_latex
             return "\n\n".join(written(table) for table in numbers.all_tables(evaluation))
         return terminal.as_text(evaluation, risk=self.risk, everything=self.all)
+
+
+def _resolved(path: FilePath) -> FilePath:
+    return path.resolve() if isinstance(path, Path) else path
 
 
 def _named(argument: str) -> tuple[str | None, str]:

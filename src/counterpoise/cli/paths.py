@@ -4,20 +4,25 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from counterpoise._addresses import Address
+from counterpoise._files import FilePath
 
-def require_prediction_files(paths: Iterable[Path]) -> None:
-    """Refuse files that are not there, or are of another format."""
+
+def require_prediction_files(paths: Iterable[FilePath]) -> None:
+    """Refuse files that are not there, or are of another format; of a store only the format is known yet."""
     from counterpoise.predictions.formats import FORMATS, is_prediction_file
 
     for path in paths:
-        if not path.exists():
+        if isinstance(path, Path) and not path.exists():
             raise FileNotFoundError(f"{path}: there is no such file; a folder or a glob in quotes stands for its files")
         if not is_prediction_file(path):
             raise ValueError(f"{path}: predictions are read from {', '.join(FORMATS)}, told by the suffix")
 
 
-def require_file_path(path: Path, *, option: str) -> None:
-    """Refuse a folder, and a file in a folder that does not exist or cannot be written to."""
+def require_file_path(path: FilePath, *, option: str) -> None:
+    """Refuse a folder, and a file in a folder that does not exist or cannot be written to; a store is not asked yet."""
+    if isinstance(path, Address):
+        return
     if path.is_dir():
         raise ValueError(f"{option} {path} is a folder: name a file in it")
     if not path.absolute().parent.is_dir():

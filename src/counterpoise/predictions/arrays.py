@@ -7,7 +7,6 @@ import math
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -17,7 +16,7 @@ from numpy.lib import format as npy
 
 from counterpoise._blocks import rows_at_a_time
 from counterpoise.predictions.columns import CONFIDENCES, TEXT_NAMES, VALUES, Layout
-from counterpoise.predictions.digest import Source, verified
+from counterpoise.predictions.digest import Source
 from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import Array, PredictionFileError, as_array, native
@@ -28,27 +27,32 @@ _SAMPLE_ROWS = 1000
 _KNOWN = (*TEXT_NAMES, *CONFIDENCES, *(name for names in VALUES.values() for name in names), _CLASS_NAMES)
 
 
-def open_npz(path: Path) -> RawTable:
+def open_npz(source: Source) -> RawTable:
     """Read an archive of NumPy, each of whose arrays is a column; this takes the memory of its arrays."""
-    with refusing(path, what="NumPy archive"), verified(path) as (source, file):
+    with refusing(source.path, what="NumPy archive"), source.reopened() as file:
         arrays = _read_archive(file, size=source.size)
         return _of_arrays(source, arrays, what="NumPy archive")
 
 
-def open_npy(path: Path) -> RawTable:
+def open_npy(source: Source) -> RawTable:
     """Read a single array of NumPy; the name of the file is that of the array."""
-    with refusing(path, what="NumPy array"), verified(path) as (source, file):
-        arrays = {path.stem: _read_array(file, path.stem, stored=source.size)}
+    with refusing(source.path, what="NumPy array"), source.reopened() as file:
+        name = source.path.stem
+        arrays = {name: _read_array(file, name, stored=source.size)}
         return _of_arrays(source, arrays, what="NumPy array")
 
 
-def open_safetensors(path: Path) -> RawTable:
+def open_safetensors(source: Source) -> RawTable:
     """Read the tensors of a safetensors file, each of which is a column."""
-    from safetensors import safe_open
+    from safetensors.torch import load, load_file
 
-    with refusing(path, what="safetensors file"), verified(path) as (source, _):
-        with safe_open(path, framework="pt") as file:
-            arrays = {name: as_array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    with refusing(source.path, what="safetensors file"):
+        if isinstance(source.path, Path):
+            tensors = load_file(source.path)
+        else:
+            with source.reopened() as file:
+                tensors = load(file.read())
+        arrays = {name: as_array(tensor) for name, tensor in tensors.items()}
         return _of_arrays(source, arrays, what="safetensors file")
 
 
@@ -108,7 +112,7 @@ def _texts(array: Array, name: str) -> tuple[str, ...]:
     return texts
 
 
-def _read_archive(file: BufferedReader, *, size: int) -> dict[str, Array]:
+def _read_archive(file: pa.NativeFile, *, size: int) -> dict[str, Array]:
     """Its arrays of numbers, booleans and text; what is of another type is passed over, unless its name is known."""
     with zipfile.ZipFile(file) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}

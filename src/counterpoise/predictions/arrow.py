@@ -1,7 +1,6 @@
 """Predictions from Arrow files and streams: Feather, `pyarrow.ipc`, and what Hugging Face `datasets` keeps."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -9,9 +8,9 @@ from counterpoise.predictions.digest import Source
 from counterpoise.predictions.prediction_file import RawTable, table_of_batches
 
 
-def open_arrow(path: Path) -> RawTable:
+def open_arrow(source: Source) -> RawTable:
     """Read the schema and the first rows."""
-    return table_of_batches(path, _batches, what="Arrow file")
+    return table_of_batches(source, _batches, what="Arrow file")
 
 
 def _batches(source: Source) -> Iterator[pa.RecordBatch]:

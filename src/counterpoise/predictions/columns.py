@@ -5,8 +5,8 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from counterpoise._files import FilePath
 from counterpoise.predictions.table import CATEGORIES, Kind, PredictionFileError
 
 LABELS = (
@@ -61,7 +61,7 @@ class Columns:
     prediction: str | None = None
     correct: str | None = None
     id: str | None = None
-    labels: str | Path | None = None
+    labels: str | FilePath | None = None
     class_names: str | None = None
     percent: bool = False
     one_hot: bool = False
@@ -92,7 +92,7 @@ class AmbiguousInputError(PredictionFileError):
         self.problem, self.choices = problem, tuple(choices)
         super().__init__(f"{problem}. Choose {', or '.join(self._as_python())}" if choices else problem)
 
-    def at(self, path: Path) -> "AmbiguousInputError":
+    def at(self, path: FilePath) -> "AmbiguousInputError":
         """The same with the name of the file."""
         return AmbiguousInputError(f"{path}: {self.problem}", self.choices)
 

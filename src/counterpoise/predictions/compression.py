@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from counterpoise._files import FilePath
 from counterpoise.predictions.digest import Source
 
 _BY_ARROW = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 COMPRESSED = (*_BY_ARROW, ".xz")
 
 
-def bare_suffix(path: Path) -> str:
+def bare_suffix(path: FilePath) -> str:
     """The suffix of what is inside: `.csv` of `p.csv.gz`."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix

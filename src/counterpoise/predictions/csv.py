@@ -5,7 +5,6 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pyarrow.csv as pa_csv
 
 from counterpoise.predictions.columns import TEXT_NAMES, Layout, normal_name
 from counterpoise.predictions.compression import opened
-from counterpoise.predictions.digest import Source, verified
+from counterpoise.predictions.digest import Source
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import PredictionFileError
 
@@ -39,12 +38,12 @@ class _Dialect:
     encoding: str
 
 
-def open_csv(path: Path) -> RawTable:
+def open_csv(source: Source) -> RawTable:
     """Read the header line and some rows; the rows are read later, block by block.
 
     Separator, decimal point and encoding are found from the first lines.
     """
-    with refusing(path, what=_WHAT), verified(path) as (source, _):
+    with refusing(source.path, what=_WHAT):
         dialect = _dialect(source)
         sample = _sample(source, dialect)
 

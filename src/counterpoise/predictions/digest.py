@@ -3,26 +3,26 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from io import BufferedReader
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from counterpoise._files import replacing
+from counterpoise._addresses import Address
+from counterpoise._files import FilePath, replacing
 from counterpoise.predictions.table import PredictionFileError
 
 _DIGEST_FILE_LIMIT = 4096
+_FETCHED_WHOLE = 1 << 27
+"""Bytes of a file in a store up to which all of it is fetched at once, so that its digest costs no second reading."""
 
 
-def digest_path(path: Path) -> Path:
+def digest_path(path: FilePath) -> FilePath:
     """`preds.parquet.sha256` for `preds.parquet`."""
     return path.with_name(f"{path.name}.sha256")
 
 
-def write_digest(path: Path, digest: str) -> None:
+def write_digest(path: FilePath, digest: str) -> None:
     """Put the digest of `path` beside it."""
     name = os.fsencode(path.name)
     escaped = name.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
@@ -37,43 +37,71 @@ class Source:
 
     Attributes:
         path: of the file.
-        digest: SHA-256 that was verified, or None where there was none beside the file.
+        digest: SHA-256 that was verified, or None where none was stated, or a file in a store is too large for it.
         size: bytes.
         identity: tells the file from another one of the same name, and from itself after a change.
+        data: the bytes of a small file in a store.
     """
 
-    path: Path
+    path: FilePath
     digest: str | None
     size: int
     identity: tuple[int, ...]
+    data: bytes | None = field(default=None, repr=False)
 
-    def reopened(self) -> pa.OSFile:
+    def reopened(self) -> pa.NativeFile:
         """The file for reading, if it still is the one that was checked."""
-        handle = pa.OSFile(str(self.path))
-        if _identity(handle.fileno()) != self.identity:
+        if self.data is not None:
+            return pa.BufferReader(self.data)
+        if isinstance(self.path, Path):
+            handle = pa.OSFile(str(self.path))
+            found = _identity(handle.fileno())
+        else:
+            handle, found = pa.PythonFile(self.path.open(), mode="r"), self.path.identity()
+        if found != self.identity:
             handle.close()
             raise PredictionFileError("it was changed or replaced after it was opened; open it again")
         return handle
 
 
-@contextmanager
-def verified(path: Path) -> Iterator[tuple[Source, BufferedReader]]:
-    """Open a file whose bytes agree with the digest beside it, if there is one."""
-    try:
-        file = path.open("rb")
-    except IsADirectoryError:
-        raise PredictionFileError("it is a folder; name a file in it") from None
-    with file:
-        identity, size = _identity(file.fileno()), os.fstat(file.fileno()).st_size
-        if not size:
-            raise PredictionFileError("it is empty; write it again")
-        digest = _verified_digest(path, file)
-        file.seek(0)
-        yield Source(path=path, digest=digest, size=size, identity=identity), file
-
-
-def _verified_digest(path: Path, file: BufferedReader) -> str | None:
+def checked(path: FilePath, *, digest: str | None = None, size: int | None = None) -> Source:
+    """A file whose bytes agree with the digest that is stated, if one is: by a manifest, or else beside the file."""
+    if isinstance(path, Path) and path.is_dir():
+        raise PredictionFileError("it is a folder; name a file in it")
+    source = _local(path) if isinstance(path, Path) else _fetched(path)
+    if not source.size:
+        raise PredictionFileError("it is empty; write it again")
+    if size is not None and source.size != size:
+        raise PredictionFileError(f"it has {source.size:,} bytes, the manifest says {size:,}; write it again")
     beside = digest_path(path)
+    stated = digest or _stated_digest(beside)
+    if stated is None or (isinstance(path, Address) and source.data is None):
+        return source
+    with source.reopened() as file:
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if stated != actual:
+        raise PredictionFileError(
+            "it is not the file that the manifest names; write it again"
+            if digest is not None
+            else f"its bytes do not agree with the digest in {beside.name}: one of the two was damaged or changed "
+            "after it was written. Restore it, or delete the digest if the change was meant"
+        )
+    return replace(source, digest=actual)
+
+
+def _local(path: Path) -> Source:
+    with path.open("rb") as file:
+        identity = _identity(file.fileno())
+    return Source(path=path, digest=None, size=path.stat().st_size, identity=identity)
+
+
+def _fetched(path: Address) -> Source:
+    identity = path.identity()
+    data = path.read_bytes() if identity[0] <= _FETCHED_WHOLE else None
+    return Source(path=path, digest=None, size=identity[0], identity=identity, data=data)
+
+
+def _stated_digest(beside: FilePath) -> str | None:
     try:
         with beside.open("rb") as digest_file:
             text = digest_file.read(_DIGEST_FILE_LIMIT)
@@ -84,15 +112,9 @@ def _verified_digest(path: Path, file: BufferedReader) -> str | None:
         raise PredictionFileError(
             f"{beside.name} holds no SHA-256 digest; restore it, or delete it to read without one"
         )
-    actual = hashlib.file_digest(file, "sha256").hexdigest()
-    if match[1].decode() != actual:
-        raise PredictionFileError(
-            f"its bytes do not agree with the digest in {beside.name}: one of the two was damaged or changed after it "
-            "was written. Restore it, or delete the digest if the change was meant"
-        )
-    return actual
+    return match[1].decode()
 
 
 def _identity(descriptor: int) -> tuple[int, ...]:
     status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -8,8 +8,9 @@ protocol; what is not a size is skipped.
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BufferedReader
 from typing import Final
+
+import pyarrow as pa
 
 from counterpoise.predictions.table import PredictionFileError
 
@@ -52,7 +53,7 @@ class Footer:
     chunks: tuple[Chunk, ...]
 
 
-def read_footer(file: BufferedReader, size: int) -> Footer:
+def read_footer(file: pa.NativeFile, size: int) -> Footer:
     """The declared sizes of an opened Parquet file of `size` bytes."""
     file.seek(max(0, size - 8))
     end = file.read(8)

@@ -2,20 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
+from counterpoise._addresses import as_path
+from counterpoise._files import FilePath
 from counterpoise.predictions.arrays import open_npy, open_npz, open_safetensors
 from counterpoise.predictions.arrow import open_arrow
 from counterpoise.predictions.columns import LABELS, VALUES, AmbiguousInputError, Columns, Reading
 from counterpoise.predictions.compression import COMPRESSED, bare_suffix
 from counterpoise.predictions.csv import open_csv
+from counterpoise.predictions.digest import Source, checked
 from counterpoise.predictions.json_lines import open_json_lines
 from counterpoise.predictions.layout import class_labels
 from counterpoise.predictions.parquet import open_parquet
 from counterpoise.predictions.prediction_file import PredictionFile, RawTable, prediction_file, refusing
 from counterpoise.predictions.table import PredictionFileError, Predictions
 
-FORMATS: dict[str, Callable[[Path], RawTable]] = {
+FORMATS: dict[str, Callable[[Source], RawTable]] = {
     ".parquet": open_parquet,
     ".csv": open_csv,
     ".tsv": open_csv,
@@ -30,13 +32,13 @@ FORMATS: dict[str, Callable[[Path], RawTable]] = {
 _TEXT = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
-def is_prediction_file(path: Path) -> bool:
+def is_prediction_file(path: FilePath) -> bool:
     """Whether the suffix is that of a format."""
     suffix = bare_suffix(path)
     return suffix in FORMATS and (suffix in _TEXT or path.suffix.lower() not in COMPRESSED)
 
 
-def open_predictions(path: str | Path, columns: Columns | None = None) -> PredictionFile:
+def open_predictions(path: str | FilePath, columns: Columns | None = None) -> PredictionFile:
     """Open a file whose format is told by its suffix (`FORMATS`; text may be compressed).
 
     What its columns are is told by their names, or by `columns`; its rows are read in batches.
@@ -46,43 +48,50 @@ def open_predictions(path: str | Path, columns: Columns | None = None) -> Predic
         PredictionFileError: the file is damaged or malformed, or larger in memory than its bytes can justify.
         FileNotFoundError: there is no such file.
     """
-    return open_as(Path(path), Reading(columns or Columns()))
+    return open_as(source_of(as_path(path)), Reading(columns or Columns()))
 
 
-def open_as(path: Path, reading: Reading) -> PredictionFile:
+def source_of(path: FilePath, *, digest: str | None = None, size: int | None = None) -> Source:
+    """A file, checked before it is read: that it is of a known format, and the one that digest and size are of."""
+    if not is_prediction_file(path):
+        raise PredictionFileError(f"{path}: predictions are read from {', '.join(FORMATS)}, told by the suffix")
+    with refusing(path, what="file"):
+        return checked(path, digest=digest, size=size)
+
+
+def open_as(source: Source, reading: Reading) -> PredictionFile:
     """The same, for a reading that may depend on other files."""
-    file = prediction_file(_raw(path), reading)
+    path = source.path
+    file = prediction_file(_raw(source), reading)
     labels = reading.columns.labels
     if reading.like is not None:
         return file
     if labels is not None:
-        return _with_labels(file, Path(labels))
+        return _with_labels(file, as_path(labels))
     if not file.layout.label and file.layout.correct is None and (beside := _labels_beside(path)) is not None:
         raise AmbiguousInputError(f"{path}: it has no labels", [({"labels": str(beside)}, "")])
     return file
 
 
-def _raw(path: Path) -> RawTable:
-    if not is_prediction_file(path):
-        raise PredictionFileError(f"{path}: predictions are read from {', '.join(FORMATS)}, told by the suffix")
-    return FORMATS[bare_suffix(path)](path)
+def _raw(source: Source) -> RawTable:
+    return FORMATS[bare_suffix(source.path)](source)
 
 
-def _labels_beside(path: Path) -> Path | None:
+def _labels_beside(path: FilePath) -> FilePath | None:
     """A file in the same folder and format that is named as labels are, if this one is a single array."""
     if path.suffix.lower() != ".npy":
         return None
     return next((found for name in LABELS if (found := path.with_name(f"{name}.npy")).is_file()), None)
 
 
-def _with_labels(file: PredictionFile, path: Path) -> PredictionFile:
+def _with_labels(file: PredictionFile, path: FilePath) -> PredictionFile:
     """The file with the labels of another one, row by row."""
     layout = replace(file.layout, label=("labels",))
     if layout.kind not in VALUES:
         raise PredictionFileError(
             f"{file.path}: it holds {layout.kind}; labels of a file of their own belong to classes"
         )
-    raw = _raw(path)
+    raw = _raw(source_of(path))
     names = raw.sample.schema.names
     found = names if len(names) == 1 else [name for name in names if name in LABELS]
     if len(found) != 1:
@@ -93,9 +102,9 @@ def _with_labels(file: PredictionFile, path: Path) -> PredictionFile:
     if file.rows not in (None, len(labels)):
         raise PredictionFileError(f"{path}: it has {len(labels):,} labels for the {file.rows:,} rows of {file.path}")
 
-    def read() -> Iterator[Predictions]:
+    def read(_: range | None) -> Iterator[Predictions]:
         row = 0
-        for table in file.read():
+        for table in file.batches():
             if row + len(table) > len(labels):
                 raise PredictionFileError(f"{path}: it has {len(labels):,} labels, and {file.path} has more rows")
             yield replace(table, labels=labels[row : row + len(table)])
@@ -104,4 +113,4 @@ def _with_labels(file: PredictionFile, path: Path) -> PredictionFile:
             raise PredictionFileError(f"{path}: it has {len(labels):,} labels for the {row:,} rows of {file.path}")
 
     notice = f"{file.path}: labels from {path}"
-    return replace(file, layout=layout, read=read, notices=(*file.notices, notice))
+    return replace(file, layout=layout, read=read, group_rows=(), notices=(*file.notices, notice))

@@ -1,7 +1,6 @@
 """Predictions from JSON lines: one object a sample, whose names are those of columns."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.json as pa_json
@@ -13,9 +12,9 @@ from counterpoise.predictions.prediction_file import RawTable, table_of_batches
 _BLOCK_BYTES = 1 << 23
 
 
-def open_json_lines(path: Path) -> RawTable:
+def open_json_lines(source: Source) -> RawTable:
     """Read the first block."""
-    return table_of_batches(path, _batches, what="file of JSON lines")
+    return table_of_batches(source, _batches, what="file of JSON lines")
 
 
 def _batches(source: Source) -> Iterator[pa.RecordBatch]:

@@ -28,10 +28,10 @@ _CORRECT, _WRONG = 0, 1
 
 
 def tables(
-    batches: Iterable[pa.RecordBatch], *, layout: Layout, header: Header, reading: Reading
+    batches: Iterable[pa.RecordBatch], *, layout: Layout, header: Header, reading: Reading, first_row: int = 0
 ) -> Iterator[Predictions]:
-    """The batches of a file as tables; of a file of several models, the rows of one."""
-    row = taken = 0
+    """The batches of a file from a row on as tables; of a file of several models, the rows of one."""
+    row, taken = first_row, 0
     for batch in batches:
         table = predictions_of(batch, layout=layout, header=header, first_row=row)
         row += batch.num_rows

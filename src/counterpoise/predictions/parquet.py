@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from counterpoise._addresses import as_path
 from counterpoise._blocks import rows_at_a_time
-from counterpoise._files import digest_of, replacing
+from counterpoise._files import FilePath, digest_of, replacing
 from counterpoise.predictions.columns import Layout
-from counterpoise.predictions.digest import Source, digest_path, verified, write_digest
+from counterpoise.predictions.digest import Source, digest_path, write_digest
 from counterpoise.predictions.footer import Footer, read_footer
 from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.prediction_file import RawTable, refusing
@@ -50,12 +51,13 @@ class PredictionWriter:
     >>> with PredictionWriter(path) as writer:
     ...     for start in (0, 2):
     ...         writer.append(Predictions.of(logits=[[1.0, 0.0], [0.0, 2.0]], labels=[0, 1], ids=[start, start + 1]))
-    >>> open_parquet(path).rows
+    >>> from counterpoise.predictions import open_predictions
+    >>> open_predictions(path).rows
     4
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | FilePath) -> None:
+        self.path = as_path(path)
         if self.path.suffix.lower() != ".parquet":
             raise ValueError(f"{self.path}: predictions are written as .parquet; readers go by the suffix")
         self._stack = ExitStack()
@@ -138,17 +140,18 @@ def _row_group_rows(width: int) -> int:
     return min(_ROW_GROUP_ROWS, max(1, _ROW_GROUP_VALUES // width))
 
 
-def write_predictions(path: str | Path, predictions: Predictions) -> None:
+def write_predictions(path: str | FilePath, predictions: Predictions) -> None:
     """Write a table as one file, atomically, with its digest beside it."""
     with PredictionWriter(path) as writer:
         writer.append(predictions)
 
 
-def open_parquet(path: Path) -> RawTable:
-    """Check digest, footer and columns of a file; its rows are read later, batch by batch."""
-    with refusing(path, what=_WHAT), verified(path) as (source, opened):
-        footer = read_footer(opened, source.size)
+def open_parquet(source: Source) -> RawTable:
+    """Check footer and columns of a file; its rows are read later, batch by batch."""
+    with refusing(source.path, what=_WHAT):
         with source.reopened() as handle:
+            footer = read_footer(handle, source.size)
+            handle.seek(0)
             schema = _parquet_file(handle, buffer=_SMALLEST_READ_BUFFER).schema_arrow
         stated = _stated(schema)
         known = [name for name in schema.names if _may_be_read(schema.field(name).type)]
@@ -157,13 +160,15 @@ def open_parquet(path: Path) -> RawTable:
     # Each column has a buffer of its own.
     buffer = max(_SMALLEST_READ_BUFFER, _READ_BUFFERS * len(footer.group_rows) // len(footer.chunks))
 
-    def batches(wanted: Sequence[str], _layout: Layout | None) -> Iterator[pa.RecordBatch]:
+    def batches(
+        wanted: Sequence[str], _layout: Layout | None, *, groups: range | None = None
+    ) -> Iterator[pa.RecordBatch]:
         names = [name for name in schema.names if name in wanted]
         row_bytes = _check_sizes(footer, source, names)
         dictionaries = tuple(name for name in names if (name,) in texts)
         with source.reopened() as handle:
             file = _parquet_file(handle, buffer=buffer, dictionaries=dictionaries)
-            found = file.iter_batches(rows_at_a_time(row_bytes), columns=names, use_threads=False)
+            found = file.iter_batches(rows_at_a_time(row_bytes), row_groups=groups, columns=names, use_threads=False)
             yield from (batch for batch in found if batch.num_rows)
 
     layout, header = stated or (None, None)
@@ -172,6 +177,7 @@ def open_parquet(path: Path) -> RawTable:
         what=_WHAT,
         sample=sample,
         rows=footer.rows,
+        group_rows=footer.group_rows,
         batches=batches,
         layout=layout,
         header=header,
@@ -210,7 +216,7 @@ def _may_be_read(kind: pa.DataType) -> bool:
     return not pa.types.is_struct(kind) and not pa.types.is_binary(value) and not pa.types.is_large_binary(value)
 
 
-def _parquet_file(handle: pa.OSFile, *, buffer: int, dictionaries: tuple[str, ...] = ()) -> pq.ParquetFile:
+def _parquet_file(handle: pa.NativeFile, *, buffer: int, dictionaries: tuple[str, ...] = ()) -> pq.ParquetFile:
     return pq.ParquetFile(
         handle,
         page_checksum_verification=True,

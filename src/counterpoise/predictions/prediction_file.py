@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pyarrow as pa
 
 from counterpoise._blocks import rows_at_a_time
+from counterpoise._files import FilePath
 from counterpoise.predictions.columns import DESCRIPTIVE, GROUPED, AmbiguousInputError, Layout, Reading, some
-from counterpoise.predictions.digest import Source, verified
+from counterpoise.predictions.digest import Source
 from counterpoise.predictions.layout import models_of, tables
 from counterpoise.predictions.recognition import find_layout
 from counterpoise.predictions.table import Header, Kind, PredictionFileError, Predictions
@@ -20,24 +20,34 @@ class PredictionFile:
     """What a file says before its rows are read; `batches` reads them.
 
     Attributes:
-        path: of the file.
         layout: which columns hold what.
         rows: number of rows, or None where only reading tells.
+        group_rows: of each row group, where it can be read by these.
         header: where the predictions come from.
-        digest: SHA-256 of the file that was verified, or None where there was none to verify.
+        source: the file as it was when it was opened.
         notices: what a reader should know, such as a missing digest.
         read: the format's own reader.
         models: names of the models whose rows it holds, where it has a column of them.
     """
 
-    path: Path
     layout: Layout
     rows: int | None
+    group_rows: tuple[int, ...]
     header: Header
-    digest: str | None
+    source: Source
     notices: tuple[str, ...]
-    read: Callable[[], Iterator[Predictions]] = field(repr=False)
+    read: Callable[[range | None], Iterator[Predictions]] = field(repr=False)
     models: Callable[[], list[str]] = field(repr=False)
+
+    @property
+    def path(self) -> FilePath:
+        """Of the file."""
+        return self.source.path
+
+    @property
+    def digest(self) -> str | None:
+        """SHA-256 of the file that was verified, or None where there was none to verify."""
+        return self.source.digest
 
     @property
     def kind(self) -> Kind:
@@ -59,13 +69,13 @@ class PredictionFile:
         """Whether it has ids; if not, rows are numbered."""
         return self.layout.id is not None
 
-    def batches(self) -> Iterator[Predictions]:
-        """The rows in order, in batches of some megabytes.
+    def batches(self, groups: range | None = None) -> Iterator[Predictions]:
+        """The rows in order, in batches of some megabytes; all of them, or those of some row groups.
 
         Raises:
             PredictionFileError: a row is damaged or malformed, or the file was replaced since it was opened.
         """
-        return self.read()
+        return self.read(groups)
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ class RawTable:
         what: a file of this format, in messages.
         sample: the first rows.
         rows: number of rows, or None where only reading tells.
+        group_rows: of each row group, of a format whose `batches` takes a range of them.
         batches: reads the columns of these names; formats that leave it open take the types from the layout.
         members: M of the columns of lists that hold M predictions each.
         class_names: where the file names them.
@@ -88,7 +99,8 @@ class RawTable:
     what: str
     sample: pa.RecordBatch
     rows: int | None
-    batches: Callable[[Sequence[str], Layout | None], Iterator[pa.RecordBatch]]
+    batches: Callable[..., Iterator[pa.RecordBatch]]
+    group_rows: tuple[int, ...] = ()
     members: Mapping[str, int] = field(default_factory=dict)
     class_names: tuple[str, ...] | None = None
     layout: Layout | None = None
@@ -100,9 +112,9 @@ class RawTable:
             return pa.chunked_array([batch.column(0) for batch in self.batches([name], None)]).combine_chunks()
 
 
-def table_of_batches(path: Path, read: Callable[[Source], Iterator[pa.RecordBatch]], *, what: str) -> RawTable:
+def table_of_batches(source: Source, read: Callable[[Source], Iterator[pa.RecordBatch]], *, what: str) -> RawTable:
     """Of a format that gives a file as batches of all columns; the types that the first has are those of all."""
-    with refusing(path, what=what), verified(path) as (source, _):
+    with refusing(source.path, what=what):
         sample = next(read(source), None)
         if sample is None:
             raise PredictionFileError("it has no rows")
@@ -125,27 +137,29 @@ def prediction_file(raw: RawTable, reading: Reading) -> PredictionFile:
             layout = _grouped(layout, reading.by, raw.sample.schema)
     header = raw.header or Header(class_names=layout.class_names)
 
-    def read() -> Iterator[Predictions]:
-        row = 0
+    def read(groups: range | None) -> Iterator[Predictions]:
+        row, columns = 0, [*layout.read, *DESCRIPTIVE]
+        declared = raw.rows if groups is None else sum(raw.group_rows[group] for group in groups)
+        first_row = 0 if groups is None else sum(raw.group_rows[: groups.start])
         with refusing(path, what=raw.what):
-            batches = raw.batches([*layout.read, *DESCRIPTIVE], layout)
-            for table in tables(batches, layout=layout, header=header, reading=reading):
+            batches = raw.batches(columns, layout) if groups is None else raw.batches(columns, layout, groups=groups)
+            for table in tables(batches, layout=layout, header=header, reading=reading, first_row=first_row):
                 row += len(table)
                 yield table
             if row == 0:
                 raise PredictionFileError("it has no rows")
-            if raw.rows not in (None, row) and reading.only is None:
-                raise PredictionFileError(f"it declares {raw.rows:,} rows and holds {row:,}; write it again")
+            if declared not in (None, row) and reading.only is None:
+                raise PredictionFileError(f"it declares {declared:,} rows and holds {row:,}; write it again")
 
     def models() -> list[str]:
         return [] if layout.model is None else models_of(raw.column(layout.model))
 
     return PredictionFile(
-        path=path,
         layout=layout,
         rows=raw.rows if reading.only is None else None,
+        group_rows=raw.group_rows if reading.only is None else (),
         header=header,
-        digest=source.digest,
+        source=source,
         notices=_notices(raw, layout),
         read=read,
         models=models,
@@ -174,7 +188,7 @@ def _notices(raw: RawTable, layout: Layout) -> tuple[str, ...]:
 
 
 @contextmanager
-def refusing(path: Path, *, what: str) -> Iterator[None]:
+def refusing(path: FilePath, *, what: str) -> Iterator[None]:
     """Every way in which a file can be unreadable becomes one exception that names the file."""
     try:
         yield
@@ -182,7 +196,7 @@ def refusing(path: Path, *, what: str) -> Iterator[None]:
         raise question.at(path) from None
     except PredictionFileError as error:
         raise PredictionFileError(f"{path}: {error}") from None
-    except (FileNotFoundError, PermissionError, MemoryError):
+    except (FileNotFoundError, PermissionError, ConnectionError, MemoryError):
         raise
     except Exception as error:
         # What a parser raises for damaged bytes is nowhere listed: besides Arrow's own, KeyError, RecursionError,

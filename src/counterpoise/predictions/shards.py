@@ -3,32 +3,93 @@
 import glob
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from counterpoise._files import digest_of, write_text
+from counterpoise._addresses import Address, as_path
+from counterpoise._files import FilePath, digest_of, write_text
 from counterpoise.predictions.columns import Reading
-from counterpoise.predictions.formats import FORMATS, is_prediction_file, open_as, open_predictions
+from counterpoise.predictions.digest import Source
+from counterpoise.predictions.formats import FORMATS, is_prediction_file, open_as, open_predictions, source_of
 from counterpoise.predictions.prediction_file import PredictionFile
 from counterpoise.predictions.table import PredictionFileError
 
 MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = "counterpoise.shards"
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 
-Location = str | Path | Sequence[str | Path]
-"""A file, a folder, a glob such as `shards/*.parquet`, a manifest, or a list of files."""
+Location = str | FilePath | Sequence[str | FilePath]
+"""A file, a folder, a glob such as `shards/*.parquet`, a manifest, or a list of files, each here or in a store."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a set, with what a manifest says of it."""
+    """One file of a set, or some row groups of it, with what a manifest says of it.
 
-    path: Path
+    Attributes:
+        path: of the file.
+        rows: of the file, where a manifest says it.
+        digest: SHA-256 of it, likewise.
+        size: in bytes, likewise.
+        source: the file, where it has been checked already.
+        groups: the row groups, where they are not all.
+    """
+
+    path: FilePath
     rows: int | None = None
     digest: str | None = None
+    size: int | None = None
+    source: Source | None = None
+    groups: range | None = None
+
+    def opened(self, reading: Reading = Reading(), *, first: "Form | None" = None) -> PredictionFile:  # noqa: B008
+        """The file, held to what is known of it.
+
+        Raises:
+            PredictionFileError: it is damaged, or does not belong to the first file of its set.
+        """
+        file = open_as(self.source or source_of(self.path, digest=self.digest, size=self.size), reading)
+        if self.rows is not None and file.rows not in (None, self.rows):
+            raise PredictionFileError(f"{file.path}: it has {file.rows:,} rows, the manifest says {self.rows:,}")
+        if first is not None:
+            first.require(Form.of(file))
+        return file
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the files of one table have in common."""
+
+    path: FilePath
+    kind: str
+    classes: int
+    members: int | None
+    class_names: tuple[str, ...] | None
+    has_ids: bool
+
+    @classmethod
+    def of(cls, file: PredictionFile) -> "Form":
+        """Of a file."""
+        return cls(file.path, file.kind, file.classes, file.members, file.header.class_names, file.has_ids)
+
+    def require(self, other: "Form") -> None:
+        """Refuse a file that is not of this form."""
+        if replace(other, path=self.path, has_ids=self.has_ids) != self:
+            raise PredictionFileError(
+                f"{other.path}: it holds {other.described()}, {self.path} holds {self.described()}: they are not "
+                "shards of one table"
+            )
+        if self.has_ids != other.has_ids:
+            with_ids, without = (self, other) if self.has_ids else (other, self)
+            raise PredictionFileError(f"{without.path}: it has no ids, and {with_ids.path} has; write both alike")
+
+    def described(self) -> str:
+        """In words."""
+        members = "" if self.members is None else f" of {self.members} members"
+        names = "" if self.class_names is None else f" ({', '.join(self.class_names[:3])}, ...)"
+        return f"{self.kind}{members} for {self.classes} classes{names}"
 
 
 @dataclass(frozen=True)
@@ -43,30 +104,19 @@ class ShardSet:
     name: str
     shards: tuple[Shard, ...]
 
-    def opened(self, reading: Reading = Reading()) -> Iterator[PredictionFile]:  # noqa: B008 - frozen
-        """The files one after the other, each held to the kind, classes and members of the first.
+    def with_first(self, source: Source) -> "ShardSet":
+        """The same, of which the first file need not be checked again."""
+        first, *others = self.shards
+        return replace(self, shards=(replace(first, source=source), *others))
 
-        Raises:
-            PredictionFileError: a file is damaged, or does not belong to the others.
-        """
+    def opened(self, reading: Reading = Reading()) -> Iterator[PredictionFile]:  # noqa: B008 - frozen
+        """The files one after the other, each held to the kind, classes and members of the first."""
         if reading.columns.labels is not None and len(self.shards) > 1:
             raise PredictionFileError(f"{self.name}: labels of a file of their own belong to one file, not to shards")
-        first: PredictionFile | None = None
+        form: Form | None = None
         for shard in self.shards:
-            file = open_as(shard.path, reading)
-            first = first or file
-            if _form(file) != _form(first):
-                raise PredictionFileError(
-                    f"{file.path}: it holds {_described(file)}, {first.path} holds {_described(first)}: they are not "
-                    "shards of one table"
-                )
-            if file.has_ids != first.has_ids:
-                with_ids, without = (file, first) if file.has_ids else (first, file)
-                raise PredictionFileError(f"{without.path}: it has no ids, and {with_ids.path} has; write both alike")
-            if shard.rows is not None and file.rows not in (None, shard.rows):
-                raise PredictionFileError(f"{file.path}: it has {file.rows:,} rows, the manifest says {shard.rows:,}")
-            if shard.digest is not None and (file.digest or digest_of(file.path)) != shard.digest:
-                raise PredictionFileError(f"{file.path}: it is not the file that the manifest names; write it again")
+            file = shard.opened(reading, first=form)
+            form = form or Form.of(file)
             yield file
 
 
@@ -79,90 +129,110 @@ def find_shards(location: Location) -> ShardSet:
         PredictionFileError: there is no file of predictions there, or one of a manifest is missing.
         FileNotFoundError: there is no such path.
     """
-    if not isinstance(location, str | Path):
-        paths = [Path(each) for each in location]
+    if not isinstance(location, str | Path | Address):
+        paths = [as_path(each) for each in location]
         if not paths:
             raise PredictionFileError("the list of files is empty")
         return ShardSet(str(paths[0].parent if len(paths) > 1 else paths[0]), tuple(Shard(path) for path in paths))
-    path = Path(location)
-    if path.is_dir():
-        return _folder(path)
-    if path.suffix.lower() == ".json":
-        return _manifest(path)
-    if not path.exists() and glob.has_magic(str(location)):
-        found = sorted((Path(each) for each in glob.glob(str(location))), key=_natural)  # noqa: PTH207 - it may be absolute
-        found = [each for each in found if is_prediction_file(each)]
+    path = as_path(location)
+    if glob.has_magic(str(location)) and not path.exists():
+        # A local pattern may be absolute, and have patterns for folders.
+        matches = path.matches() if isinstance(path, Address) else [(Path(each), None) for each in glob.glob(str(path))]  # noqa: PTH207
+        found = _shards(matches)
         if not found:
-            raise PredictionFileError(f"{location}: no file of predictions ({', '.join(FORMATS)}) has such a name")
-        return ShardSet(str(location), tuple(Shard(each) for each in found))
-    return ShardSet(str(path), (Shard(path),))
+            raise PredictionFileError(f"{path}: no file of predictions ({', '.join(FORMATS)}) has such a name")
+        return ShardSet(str(path), found)
+    if path.suffix.lower() == ".json":
+        return _manifest(path, _listed(path.parent) if path.is_file() else [])
+    # A file is told by its suffix, so that nobody asks a store about each of many.
+    if is_prediction_file(path) and (isinstance(path, Address) or not path.is_dir()):
+        return ShardSet(str(path), (Shard(path),))
+    return _folder(path) if path.is_dir() else ShardSet(str(path), (Shard(path),))
 
 
-def write_manifest(folder: str | Path) -> Path:
+def write_manifest(folder: str | FilePath, shards: Iterable[Shard] | None = None) -> FilePath:
     """Write the manifest of a folder's files of predictions, atomically: once it is there, the set is whole.
+
+    Args:
+        folder: of the files.
+        shards: with rows, digests and sizes, where they are known; by default each file is read for them.
 
     Returns:
         Its path, which stands for the set as the folder does.
     """
-    root = Path(folder)
-    files = _files(root)
-    if not files:
+    root = as_path(folder)
+    found = [_described(each.path) for each in _shards(_listed(root))] if shards is None else list(shards)
+    if not found:
         raise PredictionFileError(f"{root}: it holds no file of predictions ({', '.join(FORMATS)})")
-    shards = []
-    for path in files:
-        file = open_predictions(path)
-        rows = file.rows if file.rows is not None else sum(len(batch) for batch in file.batches())
-        shards.append({"name": path.name, "rows": rows, "sha256": file.digest or digest_of(path)})
-    document = {"schema": MANIFEST_SCHEMA, "schema_version": MANIFEST_VERSION, "shards": shards}
+    entries = [{"name": each.path.name, "rows": each.rows, "bytes": each.size, "sha256": each.digest} for each in found]
+    document = {"schema": MANIFEST_SCHEMA, "schema_version": MANIFEST_VERSION, "shards": entries}
     write_text(root / MANIFEST, json.dumps(document, indent=1))
     return root / MANIFEST
 
 
-def _folder(path: Path) -> ShardSet:
-    if (path / MANIFEST).is_file():
-        return _manifest(path / MANIFEST)
-    files = _files(path)
-    if not files:
+def _described(path: FilePath) -> Shard:
+    file = open_predictions(path)
+    rows = file.rows if file.rows is not None else sum(len(batch) for batch in file.batches())
+    return Shard(path, rows, file.digest or digest_of(path), file.source.size)
+
+
+def _folder(path: FilePath) -> ShardSet:
+    within = _listed(path)
+    if MANIFEST in (each.name for each, _ in within):
+        return _manifest(path / MANIFEST, within)
+    shards = _shards(within)
+    if not shards:
         inside = path / "predictions" / "test.parquet"
         hint = f"a run's predictions are {inside}" if inside.is_file() else "name a file, or a folder that holds some"
         raise PredictionFileError(f"{path}: this folder holds no file of predictions ({', '.join(FORMATS)}): {hint}")
-    return ShardSet(str(path), tuple(Shard(each) for each in files))
+    return ShardSet(str(path), shards)
 
 
-def _files(folder: Path) -> list[Path]:
-    found = (each for each in folder.iterdir() if is_prediction_file(each) and not each.name.startswith("."))
-    return sorted(found, key=_natural)
+Listed = Sequence[tuple[FilePath, int | None]]
+"""Paths with their sizes, where a store has told these along with the names."""
 
 
-def _manifest(path: Path) -> ShardSet:
+def _listed(folder: FilePath) -> Listed:
+    return folder.listed() if isinstance(folder, Address) else [(each, None) for each in folder.iterdir()]
+
+
+def _shards(listed: Listed) -> tuple[Shard, ...]:
+    found = [(path, size) for path, size in listed if is_prediction_file(path) and not path.name.startswith(".")]
+    return tuple(Shard(path, size=size) for path, size in sorted(found, key=lambda each: _natural(each[0])))
+
+
+def _manifest(path: FilePath, beside: Listed) -> ShardSet:
+    """The set that a manifest describes, of the files beside it."""
+    sizes = {each.name: size for each, size in beside}
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
-        if document["schema"] != MANIFEST_SCHEMA or document["schema_version"] != MANIFEST_VERSION:
+        if document["schema"] != MANIFEST_SCHEMA or document["schema_version"] not in (1, MANIFEST_VERSION):
             raise ValueError(f"its schema is {document['schema']!r}, version {document['schema_version']!r}")
-        entries = [(str(each["name"]), int(each["rows"]), str(each["sha256"])) for each in document["shards"]]
+        entries = [
+            (str(each["name"]), int(each["rows"]), str(each["sha256"]), int(each["bytes"]) if "bytes" in each else None)
+            for each in document["shards"]
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise PredictionFileError(f"{path}: not a manifest of shards: {error}") from None
     if not entries:
         raise PredictionFileError(f"{path}: the manifest names no file")
-    for name, _, _ in entries:
-        if Path(name).name != name:
+    if len({name for name, *_ in entries}) < len(entries):
+        raise PredictionFileError(f"{path}: the manifest names a file twice; write it again")
+    for name, *_ in entries:
+        if PurePosixPath(name).name != name or Path(name).name != name:
             raise PredictionFileError(f"{path}: the manifest names {name!r}, which is not a file beside it")
-        if not (path.parent / name).is_file():
+        if name not in sizes:
             raise PredictionFileError(f"{path}: the manifest names {name}, which is missing; restore it")
-    return ShardSet(str(path.parent), tuple(Shard(path.parent / name, rows, digest) for name, rows, digest in entries))
+    for name, _, _, size in entries:
+        if None not in (size, sizes[name]) and size != sizes[name]:
+            raise PredictionFileError(
+                f"{path.parent / name}: it has {sizes[name]:,} bytes, the manifest says {size:,}; write it again"
+            )
+    shards = (Shard(path.parent / name, rows, digest, size or sizes[name]) for name, rows, digest, size in entries)
+    return ShardSet(str(path.parent), tuple(shards))
 
 
-def _form(file: PredictionFile) -> tuple[object, ...]:
-    return file.kind, file.classes, file.members, file.header.class_names
-
-
-def _described(file: PredictionFile) -> str:
-    members = "" if file.members is None else f" of {file.members} members"
-    names = "" if file.header.class_names is None else f" ({', '.join(file.header.class_names[:3])}, ...)"
-    return f"{file.kind}{members} for {file.classes} classes{names}"
-
-
-def _natural(path: Path) -> list[tuple[bool, int, str]]:
+def _natural(path: FilePath) -> list[tuple[bool, int, str]]:
     """Numbers by their size, so that shard 10 comes after shard 9."""
     parts = re.split(r"(\d+)", str(path))
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]

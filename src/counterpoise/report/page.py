@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import partial
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from counterpoise import __version__
-from counterpoise._files import write_text
+from counterpoise._files import FilePath, write_text
 from counterpoise._text import listed
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import percent
@@ -77,7 +76,7 @@ class Provenance:
 
 
 def write_report(
-    path: str | Path,
+    path: str | FilePath,
     evaluation: Evaluation,
     *,
     title: str = "",

@@ -2,12 +2,13 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from counterpoise._engines import Engine, Here, Tree, in_order
+from counterpoise._files import FilePath
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics import Metric, Scores
@@ -15,26 +16,27 @@ from counterpoise.metrics.comparison import PAIRED, Comparison, Evaluation, comp
 from counterpoise.metrics.headline import OOD
 from counterpoise.metrics.keys import Keys
 from counterpoise.metrics.options import ScoreOptions
-from counterpoise.metrics.state import ScoreState
 from counterpoise.predictions import (
     AmbiguousInputError,
     Columns,
     Location,
-    PredictionFile,
     Reading,
     find_shards,
 )
-from counterpoise.scoring.batches import (
-    CLEAN,
-    CORRUPTED,
-    OOD_SET,
-    BatchScorer,
-    FileBatch,
-    Marks,
+from counterpoise.predictions.shards import Form
+from counterpoise.scoring.batches import CLEAN, CORRUPTED, OOD_SET, BatchScorer
+from counterpoise.scoring.join import Joined, SampleJoin
+from counterpoise.scoring.models import Model, distinct, label_indices, models_of, named
+from counterpoise.scoring.plan import ModelJob, Part, Unit, parts_of, units_of
+from counterpoise.scoring.units import (
+    Progress,
+    States,
+    merge_remotely,
+    merge_states,
+    score_remotely,
+    score_unit,
+    unpacked,
 )
-from counterpoise.scoring.join import SampleJoin, Samples
-from counterpoise.scoring.models import File, Model, distinct, label_indices, models_of, named
-from counterpoise.scoring.parallel import ordered_map
 
 DEFAULT_THREADS = 2
 EXACT_SAMPLES = 1_000_000
@@ -42,10 +44,6 @@ EXACT_SAMPLES = 1_000_000
 
 
 ReadAs = Literal["models", "shards"]
-
-
-Progress = Callable[[str, int, int | None], None]
-"""Takes the file's name, the rows done, and the number of all rows where it is known."""
 
 
 def score_files(
@@ -62,12 +60,14 @@ def score_files(
     metrics: Sequence[Metric] = (),
     temperature: float = 1.0,
     threads: int = DEFAULT_THREADS,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Score the predictions of one or several models, and compare those that were made for the same samples.
 
     Args:
-        paths: for each model a file, or many that are one table: a folder, a glob, a manifest or a list of files.
+        paths: for each model a file, or many that are one table: a folder, a glob, a manifest or a list of files; each
+            a path, or the address of an object store such as `s3://bucket/predictions/`.
         ood: predictions for OOD samples: any number for one model, else one for each model, in order. Their labels
             mean nothing.
         names: of the models, where their files do not say; a file with a column `model` holds several.
@@ -81,6 +81,8 @@ def score_files(
         temperature: that logits are divided by before anything is measured; `fit_temperature` finds one.
         threads: batches that are measured at a time. Operations on them are small: `torch.set_num_threads(1)` makes
             more of several cores, and is what the command line does. The result does not depend on it.
+        engine: what scores many files, or the row groups of large ones, in parallel: `counterpoise.Processes` of this
+            machine, or `counterpoise.Ray`, a cluster. The result is the same, bit for bit.
         progress: called after every batch.
 
     Raises:
@@ -122,7 +124,16 @@ def score_files(
             own_ood = dict(zip(ood_names[beside], outside[beside], strict=True))
             models.append(Model(files, own_ood, folder=Path(folder) / f"ids-{index}"))
         pairing = _Pairing(len(models), Path(folder)) if several else None
-        _read_all(models, options, temperature, threads=threads, pairing=pairing, progress=progress)
+        jobs = [*_jobs(models, options, temperature)]
+        units, sink = _plan(models, jobs), _Sink(models, pairing)
+        if engine is None:
+            states = _score_here(models, jobs, units, sink, threads=threads, progress=progress)
+        else:
+            states = _score_on(engine, models, jobs, units, sink, progress=progress)
+        for index, model in enumerate(models):
+            model.state = states.get(index)
+            model.require_samples()
+            model.require_distinct_ids(jobs[index], [part for unit in units for part in unit if part.model == index])
         scores = named([model.scores() for model in models])
         notices = [notice for model in models for notice in model.notices]
         comparison = None
@@ -132,93 +143,95 @@ def score_files(
     return Evaluation(models=scores, comparison=comparison, notices=notices)
 
 
-def _all_files(paths: Sequence[Location]) -> list[Path]:
+def _all_files(paths: Sequence[Location]) -> list[FilePath]:
     return [shard.path for path in paths for shard in find_shards(path).shards]
 
 
+def _jobs(models: Sequence[Model], options: ScoreOptions, temperature: float) -> Iterator[ModelJob]:
+    """How the files of each model are read and scored; what its samples are paired by hangs on all models."""
+    labels_known = all(model.kind != "confidence" for model in models)
+    for model in models:
+        several = model.kind == "multilabel"
+        scorer = BatchScorer(
+            classes=2 if several else model.classes,
+            options=replace(options, clustered=several),
+            temperature=temperature,
+            unnamed_ood=OOD,
+            label_of=label_indices(model.header, models[0].header),
+            labels_known=labels_known,
+        )
+        yield ModelJob(model.reading, Form.of(model.first), model.first.layout, scorer)
+
+
+def _plan(models: Sequence[Model], jobs: Sequence[ModelJob]) -> list[Unit]:
+    """All units: the models' own files first, then those of OOD samples."""
+
+    def parts(model: int, name: str | None) -> list[Part]:
+        shards = models[model].own if name is None else models[model].ood[name]
+        return [*parts_of(model, jobs[model], shards, ood=name)]
+
+    found = [*units_of([parts(model, None) for model in range(len(models))])]
+    for name in dict.fromkeys(name for model in models for name in model.ood):
+        found += units_of([parts(place, name) for place, model in enumerate(models) if name in model.ood])
+    return found
+
+
 @dataclass(frozen=True)
-class _Read:
-    """A batch of a model, or, where there is none, the end of one of its files."""
+class _Sink:
+    """Takes what belongs to single rows to the models, and to what pairs them."""
 
-    model: int
-    file: PredictionFile
-    ood: str | None
-    batch: FileBatch | None
+    models: Sequence[Model]
+    pairing: "_Pairing | None"
+
+    def identities(self, model: int, ood: str | None, keys: Keys) -> None:
+        self.models[model].add_ids(ood, keys)
+
+    def joined(self, part: str, join: SampleJoin | Joined) -> None:
+        if self.pairing is not None:
+            self.pairing.absorb(part, join)
 
 
-def _read_all(
+def _score_here(
     models: Sequence[Model],
-    options: ScoreOptions,
-    temperature: float,
+    jobs: Sequence[ModelJob],
+    units: Sequence[Unit],
+    sink: _Sink,
     *,
     threads: int,
-    pairing: "_Pairing | None",
     progress: Progress | None,
-) -> None:
-    """Read the models side by side, so that samples that are compared need not wait for each other."""
-    scorers: dict[int, BatchScorer] = {}
-
-    def scored(read: _Read) -> tuple[_Read, ScoreState | None, list[Marks], Keys | None]:
-        if read.batch is None:
-            return read, None, [], None
-        identities = read.batch.identities() if read.file.has_ids else None
-        return read, *scorers[read.model].score(read.batch), identities
-
-    def reads() -> Iterator[_Read]:
-        streams = [model.files(options.score) for model in models]
-        opened = [(next(stream), stream) for stream in streams]  # what one model's samples are paired by hangs on all
-        labels_known = all(model.kind != "confidence" for model in models)
-        for index, model in enumerate(models):
-            several = model.kind == "multilabel"
-            scorers[index] = BatchScorer(
-                classes=2 if several else model.classes,
-                options=replace(options, clustered=several),
-                temperature=temperature,
-                unnamed_ood=OOD,
-                label_of=label_indices(model.header, models[0].header),
-                labels_known=labels_known,
-            )
-        yield from _side_by_side(models, [chain([first], rest) for first, rest in opened], progress)
-
-    for read, state, marks, identities in ordered_map(scored, reads(), threads=threads):
-        model = models[read.model]
-        if identities is not None:
-            model.add_ids(read.ood, identities)
-        if state is None:
-            model.end_of_file(read.file, is_own=read.ood is None)
-        else:
-            model.add(state)
-        if pairing is not None:
-            pairing.add(read.model, marks)
-    for model in models:
-        model.require_samples()
-        model.require_distinct_ids(options.score)
+) -> States:
+    tree = Tree(Here(), merge_states)
+    for unit in units:
+        states, reports = score_unit(jobs, unit, threads=threads, progress=progress, sink=sink)
+        tree.add(states)
+        for report in reports:
+            models[report.part.model].note(report)
+    found: States = tree.root()
+    return found
 
 
-def _side_by_side(
-    models: Sequence[Model], files: Sequence[Iterable[File]], progress: Progress | None
-) -> Iterator[_Read]:
-    """Batches of all models, those of the model that is furthest behind first."""
-    streams = {index: _reads(index, each, progress) for index, each in enumerate(files)}
-    while streams:
-        behind = min(streams, key=lambda index: models[index].rows)
-        read = next(streams[behind], None)
-        if read is None:
-            del streams[behind]
-            continue
-        models[behind].rows += 0 if read.batch is None else len(read.batch.table)
-        yield read
-
-
-def _reads(index: int, files: Iterable[File], progress: Progress | None) -> Iterator[_Read]:
-    for file, place, ood in files:
-        row = 0
-        for table in file.batches():
-            yield _Read(index, file, ood, FileBatch(file, table, row, place, ood))
-            row += len(table)
-            if progress is not None:
-                progress(file.path.name, row, file.rows)
-        yield _Read(index, file, ood, None)
+def _score_on(
+    engine: Engine,
+    models: Sequence[Model],
+    jobs: Sequence[ModelJob],
+    units: Sequence[Unit],
+    sink: _Sink,
+    *,
+    progress: Progress | None,
+) -> States:
+    """The same by an engine; results are taken in the order of the plan, so that nothing depends on who is faster."""
+    tree, rows = Tree(engine, merge_remotely), 0
+    for done, (state, (reports, collected)) in enumerate(
+        in_order(engine, score_remotely, [(jobs, unit) for unit in units]), start=1
+    ):
+        tree.add(state)
+        collected.pour(sink)
+        for report in reports:
+            models[report.part.model].note(report)
+            rows += report.rows
+        if progress is not None:
+            progress(f"{done:,} of {len(units):,} parts", rows, None)
+    return unpacked(tree.root())
 
 
 class _Pairing:
@@ -228,14 +241,13 @@ class _Pairing:
         self._models, self._folder = models, folder
         self._joins: dict[str, SampleJoin] = {}
 
-    def add(self, model: int, marks: Sequence[Marks]) -> None:
-        """What is known of the next samples of a model."""
-        for part, keys, values in marks:
-            if part not in self._joins:
-                folder = self._folder / str(len(self._joins))
-                folder.mkdir()
-                self._joins[part] = SampleJoin(self._models, values.shape[-1], folder)
-            self._joins[part].add(model, Samples(keys, values))
+    def absorb(self, part: str, join: SampleJoin | Joined) -> None:
+        """What is known of the next samples."""
+        if part not in self._joins:
+            folder = self._folder / str(len(self._joins))
+            folder.mkdir()
+            self._joins[part] = SampleJoin(self._models, join.columns, folder)
+        self._joins[part].absorb(join)
 
     def compare(
         self, scores: Sequence[Scores], models: Sequence[Model], *, level: float, asked: bool

@@ -4,6 +4,8 @@ Files in the same order, the usual case, are compared as they are read. Samples 
 other; when too many wait, all go to temporary files by a hash of their keys, and each of these is joined by itself.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
 from pathlib import Path
@@ -35,6 +37,26 @@ class Samples(NamedTuple):
         return Samples(self.keys[rows], self.values[rows])
 
 
+@dataclass(frozen=True)
+class Joined:
+    """A join that was made elsewhere; see `SampleJoin`, whose attributes of these names it has."""
+
+    columns: int
+    sums: Tensor
+    joined: bool
+    left: tuple[tuple[int, Samples], ...]
+
+    @classmethod
+    def of(cls, join: "SampleJoin") -> "Joined":
+        """What a join has found."""
+        left = tuple(join.rest())
+        return cls(join.columns, join.sums, join.joined, left)
+
+    def rest(self) -> Iterator[tuple[int, Samples]]:
+        """The samples that were not found in all models."""
+        return iter(self.left)
+
+
 class SampleJoin:
     """Joins the samples of several models, and adds up how their values differ.
 
@@ -47,7 +69,7 @@ class SampleJoin:
 
     def __init__(self, models: int, columns: int, folder: Path, *, most_waiting: int = MOST_WAITING) -> None:
         self.pairs = list(combinations(range(models), 2))
-        self._sums = torch.zeros(len(self.pairs), columns, HIGHEST_POWER + 1, dtype=torch.float64)
+        self.sums = torch.zeros(len(self.pairs), columns, HIGHEST_POWER + 1, dtype=torch.float64)
         self._waiting: list[list[Samples]] = [[] for _ in range(models)]
         self.columns, self._most = columns, most_waiting
         self._record = np.dtype([("key", np.uint64), ("values", np.float64, (columns,))])
@@ -67,14 +89,24 @@ class SampleJoin:
 
     def finish(self) -> bool:
         """Join what is left; whether every sample of each model was found in all others."""
+        return sum(len(samples.keys) for _, samples in self.rest()) == 0
+
+    def rest(self) -> Iterator[tuple[int, Samples]]:
+        """The samples that were not found in all models so far, with their models; the join is over then."""
         if not self._on_disk:
-            return not any(len(rest.keys) for rest in self._join(self._whole()))
+            yield from enumerate(self._join(self._whole()))
+            return
         self._write()
-        whole = True
         for parts in zip(*(each.drained() for each in self._partitions), strict=True):
-            rest = self._join([Samples(records["key"], records["values"]) for records in parts])
-            whole = whole and not any(len(part.keys) for part in rest)
-        return whole
+            yield from enumerate(self._join([Samples(records["key"], records["values"]) for records in parts]))
+
+    def absorb(self, other: "SampleJoin | Joined") -> None:
+        """Take over what another has joined, and what it has not."""
+        for model, samples in other.rest():
+            if len(samples.keys):
+                self.add(model, samples)
+        self.sums += other.sums
+        self._joined = self._joined or other.joined
 
     @property
     def joined(self) -> bool:
@@ -83,7 +115,7 @@ class SampleJoin:
 
     def power_sums(self, pair: tuple[int, int], column: int) -> Tensor:
         """`power_sums` of the differences in a column, second model minus first."""
-        return self._sums[self.pairs.index(pair), column]
+        return self.sums[self.pairs.index(pair), column]
 
     def _join_in_order(self) -> None:
         """As long as the samples that wait longest are the same for all models."""
@@ -119,7 +151,7 @@ class SampleJoin:
             with np.errstate(invalid="ignore"):  # two labels of probability 0
                 difference = torch.from_numpy(every[second].values - every[first].values)
             for column, own in enumerate(difference.unbind(-1)):
-                self._sums[place, column] += power_sums(own)
+                self.sums[place, column] += power_sums(own)
 
     def _write(self) -> None:
         self._on_disk = True

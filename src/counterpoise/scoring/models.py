@@ -2,9 +2,8 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -22,21 +21,16 @@ from counterpoise.predictions import (
     ShardSet,
 )
 from counterpoise.predictions.table import Kind
-from counterpoise.scoring.batches import (
-    FileBatch,
-    require_score,
-)
+from counterpoise.scoring.batches import FileBatch
 from counterpoise.scoring.ids import RepeatedKeys
+from counterpoise.scoring.plan import ModelJob, Part
 from counterpoise.scoring.recalibration import try_temperature
+from counterpoise.scoring.units import PartReport
 
 MOST_MODELS = 64
 """In one file, by its column `model`: each is read by itself."""
-MOST_GROUPS = 500
-"""By columns that were named: each has sums of its own, and a row of a table."""
-
-
-File = tuple[PredictionFile, int, str | None]
-"""A file, its place in its set, and the name of the OOD set that it is."""
+_SHOWN = 3
+"""Files of one model about which the same is said."""
 
 
 @dataclass(frozen=True)
@@ -47,29 +41,29 @@ class ModelFiles:
         shards: the files.
         name: of the model, where it is known.
         reading: how they are read.
-        opened: the files as `shards.opened(reading)` gives them, where opening the first has told that they are of one
-            model: a file is large, and its digest verified as it is opened.
+        first: of the files, opened.
     """
 
     shards: ShardSet
     name: str | None
     reading: Reading
-    opened: Iterator[PredictionFile] | None = None
+    first: PredictionFile
 
 
 def models_of(shards: ShardSet, name: str | None, reading: Reading) -> list[ModelFiles]:
     """The models whose predictions a set of files holds: one, or each that a column `model` names."""
-    opened = shards.opened(reading)
-    first = next(opened)
+    first = next(shards.opened(reading))
+    shards = shards.with_first(first.source)
     if first.layout.model is None or first.header.model:
-        return [ModelFiles(shards, name, reading, chain([first], opened))]
+        return [ModelFiles(shards, name, reading, first)]
     found = dict.fromkeys(model for file in shards.opened(reading) for model in file.models())
     if len(found) > MOST_MODELS:
         raise PredictionFileError(f"{shards.name}: its column 'model' has {len(found):,} names, {MOST_MODELS} are most")
     if len(found) < 2:
-        return [ModelFiles(shards, name or next(iter(found), None), reading)]
+        return [ModelFiles(shards, name or next(iter(found), None), reading, first)]
     prefix = "" if name is None else f"{name} "
-    return [ModelFiles(shards, f"{prefix}{model}", replace(reading, only=model)) for model in found]
+    of_each = {model: replace(reading, only=model) for model in found}
+    return [ModelFiles(shards, f"{prefix}{model}", own, next(shards.opened(own))) for model, own in of_each.items()]
 
 
 class Model:
@@ -77,52 +71,46 @@ class Model:
 
     def __init__(self, files: ModelFiles, ood: dict[str, ShardSet], *, folder: Path) -> None:
         self.own, self.ood, self.reading, self.name = files.shards, ood, files.reading, files.name
-        self._opened = files.opened
+        self.first = files.first
         self._folder, self._ids = folder, dict[str | None, RepeatedKeys]()
-        self.first: PredictionFile | None = None
         self.state: ScoreState | None = None
         self.notices: list[str] = []
-        self.rows = 0
-        self._digests: list[str | None] = []
+        self._said: dict[str, int] = {}
+        self._digests: dict[int, str | None] = {}
         self._splits: dict[tuple[str, ...], str] = {}
-        self._shard: ScoreState | None = None
 
     @property
     def header(self) -> Header:
         """Of the first file."""
-        assert self.first is not None  # noqa: S101
         return self.first.header
 
     @property
     def kind(self) -> Kind:
         """Of the first file."""
-        assert self.first is not None  # noqa: S101
         return self.first.kind
 
     @property
     def classes(self) -> int:
         """Of the first file."""
-        assert self.first is not None  # noqa: S101
         return self.first.classes
 
-    def files(self, score: str) -> Iterator[File]:
-        """The files one after the other, with their places in their sets and the names of OOD sets."""
-        for name, shards in ((None, self.own), *self.ood.items()):
-            like = None if name is None or self.first is None else self.first.layout
-            opened, self._opened = self._opened, None
-            for place, file in enumerate(opened or shards.opened(replace(self.reading, like=like))):
-                require_score(file, score)
-                if self.first is None:
-                    self.first = file
-                if name is not None and (file.kind, file.classes) != (self.first.kind, self.first.classes):
-                    raise PredictionFileError(
-                        f"{file.path}: it holds {file.kind} for {file.classes} classes, "
-                        f"{self.first.path} holds {self.first.kind} for {self.first.classes}"
-                    )
-                self.notices += file.notices
-                if name is None:
-                    self._digests.append(file.digest)
-                yield file, place, name
+    def note(self, report: PartReport) -> None:
+        """What a part of its files says of itself."""
+        part, path = report.part, str(report.part.shard.path)
+        if part.ood is None:
+            self._digests[part.place] = report.digest
+            self._splits.setdefault(report.splits, path)
+        if len(self._splits) > 1:
+            (one, first), (other, second) = list(self._splits.items())[:2]
+            raise PredictionFileError(
+                f"{first} holds the split {', '.join(one) or 'of no name'}, {second} the split "
+                f"{', '.join(other) or 'of no name'}: they are not shards of one table; name a file of {self.own.name}"
+            )
+        for notice in report.notices if part.first_row == 0 else ():
+            said = notice.removeprefix(f"{path}: ")
+            self._said[said] = self._said.get(said, 0) + 1
+            if self._said[said] <= _SHOWN:
+                self.notices.append(notice)
 
     def add_ids(self, ood: str | None, identities: Keys) -> None:
         """What tells the next rows from all others of their set."""
@@ -130,19 +118,19 @@ class Model:
             self._ids[ood] = RepeatedKeys(self._folder.with_name(f"{self._folder.name}-{len(self._ids)}"))
         self._ids[ood].add(identities)
 
-    def require_distinct_ids(self, score: str) -> None:
+    def require_distinct_ids(self, job: ModelJob, parts: Sequence[Part]) -> None:
         """Refuse a set of files in which an id occurs twice."""
         for name, ids in self._ids.items():
             key = ids.repeated()
             if key is None:
                 continue
             places: dict[object, str] = {}
-            for file, place, ood in self.files(score):
-                row = 0
-                for table in file.batches() if ood == name else ():
-                    batch = FileBatch(file, table, row, place, ood)
+            for part in parts:
+                row = part.first_row
+                for table in job.opened(part).batches(part.shard.groups) if part.ood == name else ():
+                    batch = FileBatch(self.first, table, row, part.place, part.ood)
                     for index in np.flatnonzero(batch.identities() == np.uint64(key)).tolist():
-                        own, here = table.ids[index : index + 1].tolist()[0], f"{file.path} row {row + index}"
+                        own, here = table.ids[index : index + 1].tolist()[0], f"{part.shard.path} row {row + index}"
                         if own in places:
                             raise PredictionFileError(
                                 f"{places[own]} and {here} have the same id, {own!r}: a sample counts once. Drop one "
@@ -150,36 +138,6 @@ class Model:
                             )
                         places[own] = here
                     row += len(table)
-
-    def add(self, batch: ScoreState) -> None:
-        """The state of the next batch."""
-        if self._shard is None:
-            self._shard = batch
-        else:
-            self._shard.merge(batch)
-        if self.reading.by and len(self._shard.groups) > MOST_GROUPS:
-            raise PredictionFileError(
-                f"{self.own.name}: --by {' '.join(self.reading.by)} makes more than {MOST_GROUPS:,} groups; name "
-                "columns of fewer values"
-            )
-
-    def end_of_file(self, file: PredictionFile, *, is_own: bool) -> None:
-        """Files are merged one by one, so that it does not matter which worker read them."""
-        if self._shard is None:
-            return
-        if is_own:
-            self._splits.setdefault(tuple(self._shard.names.get("split", ())), str(file.path))
-        if len(self._splits) > 1:
-            (one, path), (other, second) = list(self._splits.items())[:2]
-            raise PredictionFileError(
-                f"{path} holds the split {', '.join(one) or 'of no name'}, {second} the split "
-                f"{', '.join(other) or 'of no name'}: they are not shards of one table; name a file of {self.own.name}"
-            )
-        if self.state is None:
-            self.state = self._shard
-        else:
-            self.state.merge(self._shard)
-        self._shard = None
 
     def require_samples(self) -> None:
         """Refuse a model without a sample to score."""
@@ -195,6 +153,9 @@ class Model:
         state, header = self.state, self.header
         assert state is not None  # noqa: S101
         options = state.options
+        for said, count in self._said.items():
+            if count > _SHOWN:
+                self.notices.append(f"{self.own.name}: of {count - _SHOWN:,} more files, {said}")
         self.notices += [f"{self.own.name}: {notice}" for notice in state.notices()]
         if state.unlabelled:
             self.notices.append(f"{self.own.name}: {state.unlabelled:,} rows without a label were left out")
@@ -211,7 +172,6 @@ class Model:
         )
 
     def _source(self, state: ScoreState) -> Source:
-        assert self.first is not None  # noqa: S101
         header = self.header
         return Source(
             path=self.own.name,
@@ -231,9 +191,10 @@ class Model:
 
     def _digest(self) -> str | None:
         """Of the file, or of the digests of all files; None where one has none."""
-        if None in self._digests or len(self._digests) == 1:
-            return self._digests[0] if len(self._digests) == 1 else None
-        return hashlib.sha256("\n".join(map(str, self._digests)).encode()).hexdigest()
+        digests = list(self._digests.values())
+        if None in digests or len(digests) == 1:
+            return digests[0] if len(digests) == 1 else None
+        return hashlib.sha256("\n".join(map(str, digests)).encode()).hexdigest()
 
 
 def label_indices(header: Header, first: Header) -> NDArray[np.int64] | None:
