@@ -5,7 +5,7 @@ import textwrap
 from dataclasses import fields
 from typing import Any
 
-from benchmarks.scaling_rows import BILLION, ROW_GROUP, SHAPE, WORKERS, Assumptions
+from benchmarks.scaling_rows import BILLION, ROW_GROUP, SHAPE, VALIDATION, WORKERS, Assumptions
 from tools.markdown import markdown_table
 
 
@@ -109,9 +109,8 @@ def data_section(document: dict[str, Any]) -> str:
     rows = document["figures"]["data"]
     names = {
         "memory": "memory pipeline, on every device",
-        "index": f"stream, row groups of {ROW_GROUP:,}, in every process",
-        "excluded": "the same where any row is left out",
-        "choice": "while `counterpoise train` chooses the rows to hold out, in every process",
+        "index": f"stream, row groups of {ROW_GROUP:,}, {VALIDATION:,} rows held out, in every process",
+        "large_groups": f"the same, row groups of {10 * ROW_GROUP:,}",
     }
     lines = [[title, *(bytes_text(row[key]) for row in rows)] for key, title in names.items()]
     return markdown_table([f"images of {SHAPE[1]} pixels", *(count_text(row["images"]) for row in rows)], lines)

@@ -5,6 +5,7 @@ kept in memory, and are never shown.
 """
 
 import io
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -178,7 +179,7 @@ class Address:
         return self._reached(lambda: filesystem.get_file_info(own))
 
     def _place(self) -> tuple["pyarrow.fs.FileSystem", str]:
-        filesystem, root = self._reached(lambda: _filesystem(self.store))
+        filesystem, root = self._reached(lambda: _filesystem(self.store, os.getpid()))
         return filesystem, root if self.key == PurePosixPath() else f"{root.rstrip('/')}/{self.key}"
 
     def _reached(self, request: Callable[[], T]) -> T:
@@ -263,7 +264,8 @@ def as_path(location: "str | Path | Address") -> "Path | Address":
 
 
 @lru_cache(maxsize=64)
-def _filesystem(store: str) -> tuple["pyarrow.fs.FileSystem", str]:
+def _filesystem(store: str, _process: int) -> tuple["pyarrow.fs.FileSystem", str]:
+    """One for each process: a fork would share its connections with its parent, and mix up what comes through them."""
     require("pyarrow", extra="report", purpose="reading from object stores")
     import pyarrow as pa
     from pyarrow import fs

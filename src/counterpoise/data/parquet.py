@@ -1,4 +1,4 @@
-"""Rows of one Parquet file, local or by its address on the hub."""
+"""Rows of one Parquet file, local or by its address on the hub or in a store."""
 
 import json
 from collections.abc import Iterator
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from counterpoise._addresses import as_path
 from counterpoise._extras import require
 from counterpoise.data.chunks import UNLABELLED, Chunk, class_names
-from counterpoise.data.sources import DataSource
+from counterpoise.data.sources import DataSource, open_file
 
 _BUFFER = 1 << 20
 """Bytes of a column that are read ahead."""
@@ -44,15 +45,15 @@ class ParquetRows:
         arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
         parquet = require("pyarrow.parquet", extra="train", purpose="reading Parquet files")
         try:
-            handle = require("fsspec", extra="train", purpose="the hub").open(name).open() if "://" in name else name
+            handle = open_file(name) if "://" in name else name
             # Read as it is needed: a row group may be as large as the file.
             self.file = parquet.ParquetFile(handle, pre_buffer=False, buffer_size=_BUFFER)
         except (OSError, arrow.ArrowInvalid) as error:
-            raise ValueError(f"{name} cannot be read as Parquet: {error}") from None
-        self.name = name
+            raise ValueError(f"{as_path(name)} cannot be read as Parquet: {error}") from None
+        self.name = str(as_path(name))
         schema = self.file.schema_arrow
-        self.columns = columns_of(source, schema, name)
-        self.classes = class_names(source, _stored_names(schema, self.columns.label, name), name)
+        self.columns = columns_of(source, schema, self.name)
+        self.classes = class_names(source, _stored_names(schema, self.columns.label, self.name), self.name)
 
     def index(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Rows of each row group, and what `chunks` finds it by: its number."""

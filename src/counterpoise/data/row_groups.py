@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from counterpoise._addresses import as_path
 from counterpoise.data.chunks import CHUNK, Chunk, Rows, first_difference, require_row_numbers
 from counterpoise.data.keyed import ROW_GROUPS, permutation
 from counterpoise.data.parquet import ParquetRows
@@ -153,7 +154,7 @@ class EpochOrder:
         return int(self.ends[-1]) if len(self.ends) else 0
 
 
-def open_file(source: DataSource, name: str) -> FileRows:
+def open_rows(source: DataSource, name: str) -> FileRows:
     """One file of a source."""
     return TarRows(source, name) if source.kind == "webdataset" else ParquetRows(source, name)
 
@@ -174,7 +175,7 @@ def open_split(source: DataSource, split: str, *, domain: str | None = None) -> 
         raise ValueError(f"{source.location} has no split {key!r}; it has {', '.join(map(repr, every))}")
 
     def footer(name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], tuple[str, ...], list[str | None]]:
-        file = open_file(source, name)
+        file = open_rows(source, name)
         return (*file.index(), file.classes, file.domains() if split != WHOLE else [])
 
     sizes, places, domains = [], [], []
@@ -184,7 +185,7 @@ def open_split(source: DataSource, split: str, *, domain: str | None = None) -> 
         for name, (rows, place, classes, found) in zip(every[key], pool.map(footer, every[key]), strict=True):
             sizes.append(rows)
             places.append(place)
-            named.setdefault(classes, name)
+            named.setdefault(classes, str(as_path(name)))
             domains += found
     finally:
         pool.shutdown(cancel_futures=True)
@@ -211,7 +212,7 @@ def class_counts(split: Split) -> Tensor:
         if not int(split.counts[groups.start : groups.stop].sum()):
             continue
         rows = torch.cat([split.ids(group) for group in groups]) - split.firsts[groups.start]
-        labels = torch.tensor(open_file(split.source, name).labels())[rows]
+        labels = torch.tensor(open_rows(split.source, name).labels())[rows]
         # What is no label of a class is refused with its row, when it is read.
         found += torch.bincount(labels[(labels >= 0) & (labels < len(found))], minlength=len(found))
     return found
@@ -265,14 +266,15 @@ def read_range(rows: EpochOrder, start: int, stop: int) -> Iterator[Chunk]:
     """The rows at positions [start, stop) of a sequence, still encoded."""
     split, most = rows.split, min(CHUNK, stop - start)
     opened: FileRows | None = None
+    file = ""
     turn = int(torch.searchsorted(rows.ends, start, right=True))
     while start < stop:
         row_group, end = int(rows.order[turn]), int(rows.ends[turn])
         ids = split.ids(row_group).numpy()
         ids = ids[len(ids) - (end - start) :][: stop - start]
         name = split.files[int(torch.searchsorted(split.starts, row_group, right=True)) - 1]
-        if opened is None or opened.name != name:
-            opened = open_file(split.source, name)
+        if opened is None or file != name:
+            opened, file = open_rows(split.source, name), name
         first = int(split.firsts[row_group])
         for chunk in opened.chunks(int(split.places[row_group]), ids - first, most=most):
             yield chunk._replace(ids=chunk.ids + first)
@@ -298,8 +300,8 @@ def _classes(
     """
     stated = {names: file for names, file in named.items() if names}
     if not stated:
-        others = (open_file(source, name).classes for key, split in every.items() if key != own for name in split)
-        files = (open_file(source, name) for split in every.values() for name in split)
+        others = (open_rows(source, name).classes for key, split in every.items() if key != own for name in split)
+        files = (open_rows(source, name) for split in every.values() for name in split)
         return next(filter(None, others), ()) or numbered_classes((file.name, file.labels()) for file in files)
     (names, first), *rest = stated.items()
     for found, other in rest:

@@ -8,16 +8,15 @@ whole one. Names are compared and shown; they are never used as paths. Links and
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from counterpoise._extras import require
+from counterpoise._addresses import as_path
 from counterpoise._text import printable
 from counterpoise.data.chunks import UNLABELLED, Chunk
-from counterpoise.data.sources import PICTURES, DataSource
+from counterpoise.data.sources import PICTURES, DataSource, open_file
 
 GROUP: Final = 1000
 """Consecutive samples that stand for a row group: they are read one after the other, and found by their first byte."""
@@ -58,7 +57,8 @@ class TarRows:
     """One shard of a source."""
 
     def __init__(self, source: DataSource, name: str) -> None:
-        self.name = name
+        self.name = str(as_path(name))
+        self._location = name
         self.classes = source.info.classes
 
     def index(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -98,10 +98,7 @@ class TarRows:
 
     def _opened(self) -> BinaryIO:
         try:
-            if "://" in self.name:
-                found: BinaryIO = require("fsspec", extra="train", purpose="the hub").open(self.name).open()
-                return found
-            return Path(self.name).open("rb")
+            return open_file(self._location)
         except OSError as error:
             raise ValueError(f"{self.name} cannot be read: {error}") from None
 
