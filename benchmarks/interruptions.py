@@ -176,7 +176,8 @@ def main() -> None:
         same, killed_at = run_trials(recipes, options.trials, seed=options.seed)
     figures = {"trials": options.trials, "killed in the state": dict(killed_at)}
     check = Check("runs that end with the same state and losses", same, at_least=options.trials)
-    finish("python -m benchmarks.interruptions", figures, [check])
+    kind = " --finetuning" * options.finetuning + " --webdataset" * options.webdataset
+    finish(f"python -m benchmarks.interruptions{kind}", figures, [check])
 
 
 def run_trials(recipes: Mapping[str, Recipe], trials: int, *, seed: int) -> tuple[int, Counter[str]]:
