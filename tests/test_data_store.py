@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.object_store import KEY, SECRET, object_store
-from counterpoise.data import StreamLoader, load_images, resolve
+from counterpoise.data import StreamLoader, index_shards, load_images, resolve
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.training.data import named_data, require_evaluable
 from test_data_memory import same
@@ -68,6 +68,16 @@ def test_a_run_reads_from_a_store(sets, kind):
     assert len(data.validation) == 6
     assert len(list(data.training(0, 0, 1))) == (ROWS - 6) // 4
     assert len(data.test()) == 4
+
+
+def test_shards_of_a_store_are_indexed_there(sets):
+    folder, address = sets
+    shutil.copytree(folder / "shards", folder / "indexed")
+    assert index_shards(f"{address}/indexed") == [
+        f"{address}/indexed/{split}-0.tar.index" for split in ("train", "test")
+    ]
+    assert (folder / "indexed" / "train-0.tar.index").is_file()
+    assert same(list(stream(f"{address}/indexed")), list(stream(folder / "shards")))
 
 
 def test_files_and_patterns_of_a_store(sets):

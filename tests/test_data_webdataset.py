@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import tarfile
 from itertools import islice
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from counterpoise.data import Augmentation, StreamLoader, load_images, resolve
+from counterpoise.data import Augmentation, StreamLoader, index_shards, load_images, resolve
 from counterpoise.data.row_groups import class_counts, open_split
 from counterpoise.data.tars import GROUP, members
 from counterpoise.recipes.config import DataOptions, Recipe
@@ -118,6 +119,38 @@ def test_a_shard_is_indexed_by_groups(folders):
     assert opened.starts.tolist() == [0, 2, 3]
     expected = torch.bincount(torch.arange(2300) % CLASSES)
     assert torch.equal(class_counts(opened), expected)
+
+
+def test_an_index_says_what_the_headers_say_and_is_checked(folders, tmp_path):
+    shutil.copytree(folders / "shards", tmp_path / "shards")
+    written = index_shards(tmp_path / "shards")
+    assert written == [str(tmp_path / "shards" / f"{name}.tar.index") for name in SHARDS]
+    (tmp_path / "shards" / "classes.txt").write_text("\n".join(map(str, range(CLASSES))))
+    plain, indexed = (open_split(resolve(folder / "shards"), "train") for folder in (folders, tmp_path))
+    for field in ("places", "firsts", "starts"):
+        assert torch.equal(getattr(plain, field), getattr(indexed, field))
+    assert same(list(loader(tmp_path / "shards")), list(loader(folders / "shards")))
+    for path in (tmp_path / "shards").glob("*.tar"):
+        path.write_bytes(bytes(path.stat().st_size))  # nothing but the size is looked at
+    assert torch.equal(open_split(resolve(tmp_path / "shards"), "train").places, plain.places)
+    with pytest.raises(ValueError, match=r"train-0.tar has fewer samples than when it was opened"):
+        load_images(tmp_path / "shards", "train")
+    index = tmp_path / "shards" / "test-0.tar.index"
+    document = json.loads(index.read_text())
+    for change, message in [
+        ({"bytes": 7 * 512}, "is of a file of 3,584 bytes, test-0.tar has 20,480; remove it"),
+        ({"places": [0, 5]}, "is damaged: .*its groups are not those of a shard; remove it"),
+        ({"places": [-1]}, "is damaged: .*its groups are not"),
+        ({"places": [10**9]}, "is damaged: .*its groups are not"),
+        ({"samples": -3}, "is damaged: .*its groups are not"),
+        ({"group": 0}, "is damaged: .*its groups are not"),
+        ({"places": "none"}, "is damaged: .*places"),
+    ]:
+        index.write_text(json.dumps(document | change))
+        with pytest.raises(ValueError, match=rf"test-0.tar.index {message}"):
+            load_images(tmp_path / "shards", "test")
+    with pytest.raises(ValueError, match="is no WebDataset"):
+        index_shards(folders / "parquet")
 
 
 def test_shards_by_pattern_and_by_name(folders):

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from benchmarks.scaling_rows import BILLION, ROW_GROUP, SHAPE, VALIDATION, WORKERS, Assumptions
+from benchmarks.streams import KINDS
 from tools.markdown import markdown_table
 
 
@@ -116,6 +117,19 @@ def data_section(document: dict[str, Any]) -> str:
     return markdown_table([f"images of {SHAPE[1]} pixels", *(count_text(row["images"]) for row in rows)], lines)
 
 
+def streams_section(document: dict[str, Any]) -> str:
+    """What starting to stream takes."""
+    figures = document["figures"]
+    kinds = [figures[kind] for kind in KINDS]
+    lines = [
+        ["memory beyond Python and its libraries", *(bytes_text(1e6 * kind["megabytes_added"]) for kind in kinds)],
+        ["processor time, imports included", *(seconds_text(kind["processor_seconds"]) for kind in kinds)],
+        ["imports alone", *(seconds_text(kind["processor_seconds_of_imports"]) for kind in kinds)],
+    ]
+    head = f"{count_text(figures['rows'])} rows in {figures['files']:,} files, {figures['row_groups']:,} row groups"
+    return markdown_table([head, *KINDS.values()], lines)
+
+
 def predictions_section(document: dict[str, Any]) -> str:
     """How far the model was right."""
     forms = {"bytes": bytes_text, "seconds": seconds_text}
@@ -136,5 +150,6 @@ SECTIONS = {
     "scaling-evaluation": evaluation_section,
     "scaling-data": data_section,
     "scaling-predictions": predictions_section,
+    "streams": streams_section,
 }
 """Marks of docs/scaling.md, and what goes between them."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from counterpoise.data.images import Images, hold_out, hold_out_hashed, load_images
     from counterpoise.data.memory import Batch, MemoryLoader
     from counterpoise.data.stream import StreamLoader, sample_ids
+    from counterpoise.data.tars import index_shards
     from counterpoise.data.transforms import Mixing, Transforms
 else:
     __getattr__, __dir__ = lazily(
@@ -23,6 +24,7 @@ else:
             "images": "Images hold_out hold_out_hashed load_images",
             "memory": "Batch MemoryLoader",
             "stream": "StreamLoader sample_ids",
+            "tars": "index_shards",
             "transforms": "Mixing Transforms",
         },
     )
@@ -40,6 +42,7 @@ __all__ = [
     "Transforms",
     "hold_out",
     "hold_out_hashed",
+    "index_shards",
     "load_images",
     "normalised",
     "resolve",

@@ -3,20 +3,29 @@
 The key of a file is its name up to the first dot, the rest is its extension. Headers are parsed here, so that reading
 can begin at any sample, sizes are bounded before anything is read, and a shard that is cut off is never taken for a
 whole one. Names are compared and shown; they are never used as paths. Links and other special files are passed over.
+
+A tar file does not say how many samples it has, so all headers are read before the first epoch, unless an index beside
+the shard, which `index_shards` writes, says where its groups of samples begin.
 """
 
+import io
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from counterpoise._addresses import as_path
+from counterpoise._documents import from_document, to_document
+from counterpoise._files import write_text
 from counterpoise._text import printable
 from counterpoise.data.chunks import UNLABELLED, Chunk
-from counterpoise.data.sources import PICTURES, DataSource, open_file
+from counterpoise.data.sources import PICTURES, DataSource, open_file, resolve
 
 GROUP: Final = 1000
 """Consecutive samples that stand for a row group: they are read one after the other, and found by their first byte."""
@@ -27,6 +36,11 @@ LARGEST_LABEL: Final = 1 << 24
 
 LABEL_FIELDS: Final = ("label", "cls", "class_index")
 """Of `KEY.json`, where there is no `KEY.cls`: the first of them that is there."""
+
+INDEX: Final = ".index"
+"""What the name of an index has after that of its shard."""
+
+SCHEMA, SCHEMA_VERSION = "counterpoise.shard_index", 1
 
 _BLOCK = 512
 _LARGEST_NAME = 1 << 20
@@ -53,6 +67,58 @@ class Sample(NamedTuple):
     parts: dict[str, Member]
 
 
+@dataclass(frozen=True)
+class ShardIndex:
+    """Where the samples of a shard are.
+
+    Attributes:
+        bytes: of the shard, which has changed if it has another size.
+        samples: all of them.
+        group: how many make a group, the last one aside.
+        places: first byte of each group.
+    """
+
+    bytes: int
+    samples: int
+    group: int
+    places: list[int]
+
+    def __post_init__(self) -> None:
+        groups = -(-self.samples // self.group) if self.group > 0 <= self.samples else -1
+        edges = [-1, *self.places, self.bytes]
+        if len(self.places) != groups or any(one >= other for one, other in pairwise(edges)):
+            raise ValueError("its groups are not those of a shard")
+
+    def to_json(self) -> str:
+        """Strict JSON."""
+        return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
+
+    @classmethod
+    def from_json(cls, text: str) -> "ShardIndex":
+        """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
+
+
+def index_shards(name_or_path: str | Path) -> list[str]:
+    """Write an index beside each tar file of a WebDataset, and say what was written.
+
+    Shards with an index are opened without reading their headers. An index of a file of another size is refused.
+
+    Args:
+        name_or_path: of the WebDataset, see `resolve`; in an object store, too.
+    """
+    source = resolve(name_or_path)
+    if source.kind != "webdataset":
+        raise ValueError(f"{source.location} is no WebDataset; only tar shards need an index")
+    written = []
+    for name in dict.fromkeys(file for files in source.files.values() for file in files):
+        shard = as_path(name)
+        path = shard.with_name(shard.name + INDEX)
+        write_text(path, TarRows(source, name).scanned().to_json())
+        written.append(str(path))
+    return written
+
+
 class TarRows:
     """One shard of a source."""
 
@@ -63,6 +129,12 @@ class TarRows:
 
     def index(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Samples of each group of consecutive ones, and what `chunks` finds it by: its first byte."""
+        found = self._stated() or self.scanned()
+        edges = np.minimum(np.arange(len(found.places) + 1, dtype=np.int64) * found.group, found.samples)
+        return np.diff(edges), np.array(found.places, np.int64)
+
+    def scanned(self) -> ShardIndex:
+        """What all headers say."""
         places, samples = [], 0
         with self._opened() as file:
             for sample in self._samples(file, 0):
@@ -70,8 +142,24 @@ class TarRows:
                 if samples % GROUP == 0:
                     places.append(sample.begin)
                 samples += 1
-        edges = np.minimum(np.arange(len(places) + 1, dtype=np.int64) * GROUP, samples)
-        return np.diff(edges), np.array(places, np.int64)
+            return ShardIndex(file.seek(0, io.SEEK_END), samples, GROUP, places)
+
+    def _stated(self) -> ShardIndex | None:
+        """What the index beside the shard says, if there is one."""
+        shard = as_path(self._location)
+        path = shard.with_name(shard.name + INDEX)
+        if not path.is_file():
+            return None
+        with self._opened() as file:
+            size = file.seek(0, io.SEEK_END)
+        remedy = "remove it, or write it anew: counterpoise.data.index_shards(...)"
+        try:
+            found = ShardIndex.from_json(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}; {remedy}") from None
+        if found.bytes != size:
+            raise ValueError(f"{path} is of a file of {found.bytes:,} bytes, {shard.name} has {size:,}; {remedy}")
+        return found
 
     def chunks(self, place: int, rows: npt.NDArray[np.int64], *, most: int) -> Iterator[Chunk]:
         """Some samples of a group, by their sorted numbers in it, which are the chunks' ids too."""
@@ -184,7 +272,8 @@ def _exactly(file: BinaryIO, start: int, size: int, *, where: str) -> bytes:
     file.seek(start)
     found = file.read(size)
     if len(found) < size:
-        raise ValueError(f"{where} is cut off: it ends at byte {file.seek(0, 2):,}, before its end mark; copy it anew")
+        end = file.seek(0, io.SEEK_END)
+        raise ValueError(f"{where} is cut off: it ends at byte {end:,}, before its end mark; copy it anew")
     return found
 
 
