@@ -1,7 +1,7 @@
 """Some rows of a set, still encoded, and what is known of their classes; the same wherever they are stored."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +18,9 @@ CHUNK: Final = 1000
 
 MOST_CLASSES: Final = 10_000_000
 """Without names; a larger label stands for something else, and so many names would not fit into memory."""
+
+Progress = Callable[[int, int], None]
+"""Called with what is done and what there is in all."""
 
 
 class Chunk(NamedTuple):

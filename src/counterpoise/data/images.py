@@ -1,6 +1,6 @@
 """Image sets that fit into memory, as uint8 tensors that are decoded once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,13 @@ from torch import Tensor
 
 from counterpoise._arrays import class_indices
 from counterpoise._extras import require
-from counterpoise.data.chunks import UNLABELLED, Rows, numbers_to, require_row_numbers
+from counterpoise.data.chunks import UNLABELLED, Progress, Rows, numbers_to, require_row_numbers
 from counterpoise.data.decode import Survey, surveyed_chunk
 from counterpoise.data.keyed import HELD_OUT, STRETCHES, keyed_bits, permutation
 from counterpoise.data.row_groups import open_split, rows_of
 from counterpoise.data.rows import read_rows
 from counterpoise.data.sets import ImageSet
 from counterpoise.data.sources import FILES, resolve
-
-Progress = Callable[[int, int], None]
-"""Called with the rows done and the rows in all."""
 
 _DIGITS_TEST = 360
 _DIGITS_SEED = 0

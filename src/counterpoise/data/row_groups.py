@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from counterpoise._addresses import as_path
-from counterpoise.data.chunks import CHUNK, Chunk, Rows, first_difference, require_row_numbers
+from counterpoise.data.chunks import CHUNK, Chunk, Progress, Rows, first_difference, require_row_numbers
 from counterpoise.data.keyed import ROW_GROUPS, permutation
 from counterpoise.data.parquet import ParquetRows
 from counterpoise.data.rows import hub_files, hub_split, numbered_classes
@@ -159,10 +159,11 @@ def open_rows(source: DataSource, name: str) -> FileRows:
     return TarRows(source, name) if source.kind == "webdataset" else ParquetRows(source, name)
 
 
-def open_split(source: DataSource, split: str, *, domain: str | None = None) -> Split:
+def open_split(source: DataSource, split: str, *, domain: str | None = None, progress: Progress | None = None) -> Split:
     """Read the footers of a split, and of its rows only the domains, or the labels where nothing names the classes.
 
-    The footers of a WebDataset are the headers of its samples.
+    The footers of a WebDataset are its indexes or, where it has none, the headers of its samples. `progress` is called
+    with the files read and the files there are.
     """
     stored = stored_split(source, split, domain)
     if source.kind not in ("parquet", "hub", "webdataset"):
@@ -187,6 +188,8 @@ def open_split(source: DataSource, split: str, *, domain: str | None = None) -> 
             places.append(place)
             named.setdefault(classes, str(as_path(name)))
             domains += found
+            if progress is not None:
+                progress(len(sizes), len(every[key]))
     finally:
         pool.shutdown(cancel_futures=True)
     firsts = np.concatenate([[0], *sizes]).cumsum()

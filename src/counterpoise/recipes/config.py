@@ -44,7 +44,8 @@ class DataOptions:
     """What is trained on."""
 
     name: str = "cifar10"
-    """Data set: a name such as digits, a folder of Parquet or of images, a table of image paths, or a hub id."""
+    """Data set: a name such as digits; a folder of Parquet files, tar shards or images; an address of such files, like
+    s3://bucket/folder; a table of image paths; or a hub id."""
     domain: str | None = None
     """Domain that is left out of training and tested on, for sets that have domains."""
     validation: int | float = field(default=5000, metadata=first_name("held_out"))
@@ -62,7 +63,7 @@ class DataOptions:
     unreadable: Literal["refuse", "skip"] = "refuse"
     """What becomes of images that cannot be decoded; those that are skipped are named before training."""
     pipeline: Literal["memory", "stream"] = "memory"
-    """All images in memory as one tensor, augmented on the device; or streamed from disk or the hub by workers."""
+    """All images in memory as one tensor, augmented on the device; or streamed by workers from where they are."""
     workers: int = 2
     """Processes that read and decode a stream, or apply `augment` to images in memory."""
     window: int = 2000

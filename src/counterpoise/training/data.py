@@ -160,7 +160,8 @@ def _streamed(
 ) -> RunData:
     """Training images that are read as they are needed; those held out are in memory once they are."""
     options, source = recipe.data, resolve(recipe.data.name, root=root)
-    opened = open_split(source, "train", domain=options.domain)
+    told = reading(f"{options.name}, train", what="files")
+    opened = open_split(source, "train", domain=options.domain, progress=told)
     total = opened.taking_part
     if options.limit is not None and options.limit < total:
         chosen = opened.numbers(_spread(total, options.limit)) if options.spread else None
