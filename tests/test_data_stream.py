@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 
 from counterpoise.data import Augmentation, MemoryLoader, StreamLoader, hold_out, load_images, sample_ids
 from counterpoise.data.parquet import ParquetRows, chunk_of
-from counterpoise.data.row_groups import open_split, reader_ranges
+from counterpoise.data.row_groups import reader_ranges
 from counterpoise.data.sources import resolve
 from test_data_sets import encoded, random_pixels, write
 
@@ -96,29 +96,6 @@ def test_every_row_once_over_all_ranks(folder, local, world, window, shuffle, dr
         found += ids_of(batches)
     assert len(found) == len(set(found)) == (rows // batch * batch if drop_last else rows)
     assert not set(found) & excluded
-
-
-@few
-@given(st.data())
-def test_what_is_left_of_a_split_is_what_is_left_of_a_list(folder, data):
-    """Any rows chosen, left out or cut off, one after the other: numbers, counts and positions of the others."""
-    split, left = open_split(resolve(folder), "train"), list(range(ROWS))
-    first = data.draw(st.integers(1, ROWS + 3))
-    if data.draw(st.booleans()):
-        split, left = split.head(first), left[:first]
-    for _ in range(data.draw(st.integers(0, 3))):
-        some = data.draw(st.sets(st.sampled_from(left or [0]), max_size=20))
-        if data.draw(st.booleans()):
-            split, left = (
-                split.without(torch.tensor(sorted(some), dtype=torch.int64)),
-                [r for r in left if r not in some],
-            )
-        else:
-            split, left = split.only(torch.tensor(sorted(some), dtype=torch.int64)), [r for r in left if r in some]
-    groups = range(len(split.places))
-    assert [row for group in groups for row in split.ids(group).tolist()] == left
-    assert split.counts.tolist() == [len(split.ids(group)) for group in groups]
-    assert split.taking_part == len(left)
 
 
 @given(st.integers(0, 400), st.integers(1, 7), st.integers(1, 4), st.integers(1, 5), st.booleans(), st.data())
