@@ -1,12 +1,12 @@
 """Does a killed run end as if nothing had happened? `python -m benchmarks.interruptions [--trials 100]`.
 
 Each trial starts a small training on real CIFAR-10 images in a process of its own, kills it with SIGKILL at a moment
-that is uniform over its processor time, resumes it in a new process, and compares with the run that nobody interrupted: the
-SHA-256 over all parameters, buffers, optimizer, progress and random state, and the losses of all steps in hexadecimal.
-Trials go in turn over methods, pipelines and precisions; networks have BatchNorm, images are augmented, checkpoints are
-written inside epochs too. With `--finetuning` all of them train as people fine-tune: AdamW with learning rates by
-layer, mixup and CutMix, RandAugment in workers, balanced classes, early stopping. With `--webdataset` all of them
-stream tar shards, with validation rows chosen by a hash.
+that is uniform over its processor time, resumes it in a new process, and compares with the run that nobody interrupted:
+the SHA-256 over all parameters, buffers, optimizer, progress and random state, and the losses of all steps in
+hexadecimal. Trials go in turn over methods, pipelines and precisions; networks have BatchNorm, images are augmented,
+checkpoints are written inside epochs too. With `--finetuning` all of them train as people fine-tune: AdamW with
+learning rates by layer, mixup and CutMix, RandAugment in workers, balanced classes, early stopping. With `--webdataset`
+all of them stream tar shards, with validation rows chosen by a hash.
 """
 
 import argparse
