@@ -9,7 +9,7 @@ import pytest
 
 from counterpoise._engines import Here, Processes, Tree, in_order
 from counterpoise.predictions import PredictionFileError, Predictions, write_predictions
-from counterpoise.scoring import plan, score_files
+from counterpoise.scoring import files, plan, score_files
 from tests.evaluations import every_estimate
 
 ROWS, CLASSES = 30_000, 4
@@ -56,8 +56,8 @@ def test_rows_are_named_as_they_are_in_the_file(tmp_path, monkeypatch):
         score_files([path])
 
 
-def test_processes_give_the_same_bytes(tmp_path):
-    """Models in as many shards and in others, with OOD samples."""
+def test_processes_give_the_same_bytes(tmp_path, monkeypatch):
+    """Models in as many shards and in others, with OOD samples; with so many samples that ranks are counted, too."""
     for model, shards in (("a", 5), ("b", 5), ("c", 3)):
         (tmp_path / model).mkdir()
         logits, labels = table(ord(model), rows=1500)
@@ -69,7 +69,8 @@ def test_processes_give_the_same_bytes(tmp_path):
         write_predictions(tmp_path / f"far-{model}.parquet", far)
     engine = Processes(2)
     try:
-        for models in ("ab", "ac"):
+        for models, exact in (("ab", 700), ("ab", 10_000), ("ac", 700)):
+            monkeypatch.setattr(files, "EXACT_SAMPLES", exact)
             paths = [tmp_path / model for model in models]
             ood = [tmp_path / f"far-{model}.parquet" for model in models]
             here, there = score_files(paths, ood=ood), score_files(paths, ood=ood, engine=engine)
@@ -100,7 +101,7 @@ def test_calls_come_back_in_order_and_errors_as_they_are():
 
 @pytest.mark.parametrize("count", [*range(1, 20), 63, 64, 65, 100])
 def test_a_tree_combines_all_in_order(count):
-    tree = Tree(Here(), lambda *parts: sum(parts, start=()))
+    tree = Tree(Here(), lambda parts: sum(parts, start=()))
     for number in range(count):
         tree.add((number,))
     assert tree.root() == tuple(range(count))

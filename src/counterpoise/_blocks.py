@@ -1,6 +1,6 @@
 """How much is read or measured at a time."""
 
-_BLOCK_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 23
 """Values in memory at a time: enough to hide the cost of a call, few enough that some such blocks are little."""
 _ENOUGH_ROWS = 256
 _LARGEST_BLOCK_BYTES = 1 << 30
@@ -13,6 +13,6 @@ def rows_at_a_time(row_bytes: int) -> int:
     them up takes longer than counting.
 
     >>> rows_at_a_time(40), rows_at_a_time(4_000_000)
-    (419430, 256)
+    (209715, 256)
     """
     return max(1, _BLOCK_BYTES // max(1, row_bytes), min(_ENOUGH_ROWS, _LARGEST_BLOCK_BYTES // max(1, row_bytes)))

@@ -7,7 +7,7 @@ is combined with others, and a small value for the caller.
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -38,8 +38,8 @@ class Engine(Protocol):
     def start(self, function: Callable[..., tuple[Any, Any]], *arguments: Any) -> tuple[Handle, Handle]:
         """Begin a call of a function that returns a state and a value; handles of both."""
 
-    def combine(self, function: Callable[..., Any], states: Sequence[Handle]) -> Handle:
-        """The state that a function of several makes."""
+    def combine(self, function: Callable[[Iterable[Any]], Any], states: Sequence[Handle]) -> Handle:
+        """The state that a function makes of several, which it takes one after the other."""
 
     def value(self, handle: Handle) -> Any:
         """What a handle stands for, waited for."""
@@ -57,9 +57,9 @@ class Here:
         """Call it."""
         return function(*arguments)
 
-    def combine(self, function: Callable[..., Any], states: Sequence[Handle]) -> Handle:
+    def combine(self, function: Callable[[Iterable[Any]], Any], states: Sequence[Handle]) -> Handle:
         """Call it."""
-        return function(*states)
+        return function(states)
 
     def value(self, handle: Handle) -> Any:
         """The handle is the value."""
@@ -105,9 +105,9 @@ class Processes:
         self._submit(call)
         return _Result(call, 0), _Result(call, 1)
 
-    def combine(self, function: Callable[..., Any], states: Sequence[Handle]) -> Handle:
+    def combine(self, function: Callable[[Iterable[Any]], Any], states: Sequence[Handle]) -> Handle:
         """Combine them here."""
-        return function(*(self.value(state) for state in states))
+        return function(self.value(state) for state in states)
 
     def value(self, handle: Handle) -> Any:
         """Wait for a call; what died meanwhile is begun again."""
@@ -180,9 +180,10 @@ class Ray:
         state, value = task.remote(*arguments)
         return state, value
 
-    def combine(self, function: Callable[..., Any], states: Sequence[Handle]) -> Handle:
+    def combine(self, function: Callable[[Iterable[Any]], Any], states: Sequence[Handle]) -> Handle:
         """Begin a task; the states go to it from where they are."""
-        return self._ray.remote(function).options(max_retries=MOST_RETRIES, num_cpus=1).remote(*states)
+        task = self._ray.remote(_combine_in_task).options(max_retries=MOST_RETRIES, num_cpus=1)
+        return task.remote(function, list(states))
 
     def value(self, handle: Handle) -> Any:
         """Fetch it."""
@@ -194,6 +195,13 @@ class Ray:
     def close(self) -> None:
         """Leave the cluster. Never `ray stop`, which ends every Ray process of the machine."""
         self._ray.shutdown()
+
+
+def _combine_in_task(function: Callable[[Iterable[Any]], Any], states: Sequence[Handle]) -> Any:
+    """Fetch states one by one: all at once would be several times as much as a worker needs to score."""
+    import ray
+
+    return function(ray.get(state) for state in states)
 
 
 def connected(address: str) -> ModuleType:
@@ -235,14 +243,14 @@ def in_order(
 class Tree:
     """Combines states as they come, in an order that depends on their number alone.
 
-    >>> tree = Tree(Here(), lambda *parts: "(" + "".join(parts) + ")")
+    >>> tree = Tree(Here(), lambda parts: "(" + "".join(parts) + ")")
     >>> for letter in "abcdefghij":
     ...     tree.add(letter)
     >>> tree.root()
     '((abcdefgh)(ij))'
     """
 
-    def __init__(self, engine: Engine, function: Callable[..., Any]) -> None:
+    def __init__(self, engine: Engine, function: Callable[[Iterable[Any]], Any]) -> None:
         self._engine, self._function = engine, function
         self._levels: list[list[Handle]] = []
 

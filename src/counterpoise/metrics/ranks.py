@@ -151,6 +151,11 @@ class Ranks:
             self._counted.merge(other._counted)
         self._settle(other._waiting)
 
+    def settle(self) -> None:
+        """Count what waits to be counted, as `tensors` does; sums of floats depend on when that is."""
+        if self._counted is not None:
+            self._count()
+
     def confidence_cells(self) -> BinSums:
         """One cell for each distinct confidence, or those of the histogram, ascending."""
         if not self.samples:
@@ -193,8 +198,8 @@ class Ranks:
 
     def tensors(self) -> Tensors:
         """All that has been seen."""
+        self.settle()
         if self._counted is not None:
-            self._count()
             counted = {f"cells/{part.name}": getattr(self._counted.confidence, part.name) for part in fields(BinSums)}
             sides = {"right": self._counted.right, "wrong": self._counted.wrong}
             sides |= {f"ood/{name}": counts for name, counts in self._counted.ood.items()}

@@ -170,6 +170,12 @@ class ScoreState:
         for column, values in other.names.items():
             self.describe(column, values)
 
+    def settle(self) -> None:
+        """Bring the state into the form that `save` writes: what comes after gives the same bits as after that."""
+        for part in (self.clean, self.corrupted):
+            part.ranks.settle()
+            part.trial.settle()
+
     def compute(self) -> Scores:
         """The scores of all samples so far."""
         part = self.headline
@@ -276,6 +282,8 @@ class ScoreState:
             raise ValueError(f"it was made with the additional metrics {wanted}; pass these as metrics=")
         options = ScoreOptions(**(document["options"] | {"metrics": tuple(metrics)}))
         state = cls(classes=document["classes"], options=options)
+        # Copies: a view of a few numbers would keep the whole file in memory.
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         for name, part in (("clean", state.clean), ("corrupted", state.corrupted)):
             own = _below(tensors, name)
             for index, metric in enumerate(part.metrics):

@@ -48,11 +48,16 @@ class TrialSample:
     def __len__(self) -> int:
         return min(self._held, self._most)
 
+    def settle(self) -> None:
+        """Drop what is held beyond the sample."""
+        if self._priority:
+            self._prune()
+
     def tensors(self) -> dict[str, Tensor]:
         """All that is kept."""
         if not self._priority:
             return {}
-        self._prune()
+        self.settle()
         priority = torch.from_numpy(self._priority[0].view(np.int64))
         return {"priority": priority, "logits": self._logits[0], "labels": self._labels[0]}
 

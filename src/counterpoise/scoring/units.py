@@ -1,7 +1,7 @@
 """One unit of a plan in, sums and what else is known of it out."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -112,9 +112,10 @@ def score_unit(
             if own is not None:
                 sink.identities(model, read.part.ood, own)
             joins.add(model, marks)
-            merge_states(states, {model: state})
+            _merge(states, {model: state})
             _require_few_groups(models[model], states[model])
         joins.pour(sink)
+    _settle(states)
     reports = []
     for part, file in files.items():
         splits = () if part.ood is not None else tuple(states[part.model].names.get("split", ()))
@@ -134,20 +135,32 @@ def score_remotely(models: Sequence[ModelJob], unit: Unit) -> tuple[Packed, tupl
     return _packed(states), (reports, sink)
 
 
-def merge_remotely(*parts: Packed) -> Packed:
+def merge_remotely(parts: Iterable[Packed]) -> Packed:
     """`merge_states` in a worker process."""
-    return _packed(merge_states(*map(unpacked, parts)))
+    return _packed(merge_states(map(unpacked, parts)))
 
 
-def merge_states(first: States, *others: States) -> States:
-    """Add the sums of others to the first."""
-    for other in others:
-        for model, state in other.items():
-            if model in first:
-                first[model].merge(state)
-            else:
-                first[model] = state
+def merge_states(parts: Iterable[States]) -> States:
+    """The sums of all, which are taken one after the other."""
+    first: States = {}
+    for part in parts:
+        _merge(first, part)
+    _settle(first)
     return first
+
+
+def _merge(first: States, other: States) -> None:
+    for model, state in other.items():
+        if model in first:
+            first[model].merge(state)
+        else:
+            first[model] = state
+
+
+def _settle(states: States) -> None:
+    """As if they had been written and read: a worker's are."""
+    for state in states.values():
+        state.settle()
 
 
 def unpacked(packed: Packed) -> States:
