@@ -5,6 +5,7 @@ import textwrap
 from dataclasses import fields
 from typing import Any
 
+from benchmarks.scaleout import SHARDS
 from benchmarks.scaling_rows import BILLION, ROW_GROUP, SHAPE, VALIDATION, WORKERS, Assumptions
 from benchmarks.streams import KINDS
 from tools.markdown import markdown_table
@@ -172,8 +173,36 @@ def scaleout_section(document: dict[str, Any]) -> str:
     return markdown_table(head, lines)
 
 
+def scaleout_more_section(document: dict[str, Any]) -> str:
+    """What follows for sizes that were not measured, and what was besides."""
+    figures = document["figures"]
+    lines = []
+    for name, title, rows in (("long", "10 classes", 16_000_000), ("wide", "1,000 classes", 200_000)):
+        predicted = figures[name]["predicted"]
+        each = SHARDS * predicted["seconds of a shard"] / rows
+        lines.append(
+            f"- **{title}**: {each * 1e6:.2g} s of processor time for a million rows, so {each * 1e10 / 3600:,.0f} "
+            "hours of a core for 10 B rows in 10,000 shards. Checked at two sizes: "
+            f"{predicted['predicted']} s were predicted for {SHARDS} shards from 10 and 30 of them, "
+            f"{predicted['measured']} s measured."
+        )
+    merged, compared = figures["merged"], figures["compared"]
+    lines.append(
+        f"- **{merged['states']:,} states of {merged['classes']:,} classes**, "
+        f"{bytes_text(merged['bytes of a state'])} each, are merged by one process in {merged['seconds']:.0f} s and "
+        f"{merged['megabytes']:,.0f} MB, its imports included."
+    )
+    lines.append(
+        f"- **Two models of {SHARDS} shards**, {compared['rows']:,} rows each, compared on Ray: of "
+        f"{compared['values']:,} values the largest difference from two single files is {compared['difference']:.1e}."
+    )
+    filled = (textwrap.fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
+    return "\n".join(filled)
+
+
 SECTIONS = {
     "scaleout": scaleout_section,
+    "scaleout-more": scaleout_more_section,
     "scaling-training": training_section,
     "scaling-auxiliaries": auxiliaries_section,
     "scaling-evaluation": evaluation_section,
