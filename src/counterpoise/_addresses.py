@@ -5,14 +5,16 @@ kept in memory, and are never shown.
 """
 
 import io
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from counterpoise._extras import require
 
@@ -25,10 +27,19 @@ PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts to reach a store; Arrow itself tries three times within each."""
 _PIECE = 1 << 23
 """Bytes of a request, where a whole file is not fetched at once."""
-_URI = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}([^/?]+)/*([^?]*)(\?[a-z_]+=.*)?", re.DOTALL)
+_URI = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}([^/?]+)/*(.*?)(\?[a-z_]+=.*)?", re.DOTALL)
+_SETTINGS = ("AWS_", "GOOGLE_", "AZURE_", "HADOOP_", "HF_")
 _REFUSED = re.compile(
     r"ACCESS_DENIED|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|HTTP status 40[13]|Forbidden"
 )
+
+
+class _Info(NamedTuple):
+    """What a store says of a name: File, Directory or NotFound, bytes, and nanoseconds of the last change."""
+
+    kind: str
+    size: int
+    changed: int
 
 
 @dataclass(frozen=True)
@@ -91,20 +102,18 @@ class Address:
 
     def is_file(self) -> bool:
         """Whether it is a file."""
-        return bool(self._info().is_file)
+        return self._info().kind == "File"
 
     def is_dir(self) -> bool:
         """Whether it is the beginning of the names of some files."""
-        from pyarrow.fs import FileType
-
-        return bool(self._info().type == FileType.Directory)
+        return self._info().kind == "Directory"
 
     def identity(self) -> tuple[int, int]:
         """Size in bytes, and time of the last change in nanoseconds, 0 where the store does not tell."""
         info = self._info()
-        if not info.is_file:
+        if info.kind != "File":
             raise FileNotFoundError(f"{self}: there is no such file in the store")
-        return info.size, info.mtime_ns or 0
+        return info.size, info.changed
 
     def iterdir(self) -> Iterator["Address"]:
         """What the folder holds, in the order of names; one request for about a thousand names."""
@@ -115,10 +124,13 @@ class Address:
         from pyarrow.fs import FileSelector
 
         filesystem, own = self._place()
-        found = self._reached(lambda: filesystem.get_file_info(FileSelector(own)))
-        return [
-            (self / info.base_name, info.size if info.is_file else None) for info in sorted(found, key=lambda i: i.path)
-        ]
+
+        def names() -> list[tuple[Address, int | None]]:
+            found = filesystem.get_file_info(FileSelector(own, allow_not_found=True))
+            ordered = sorted(found, key=lambda info: info.path)
+            return [(self / info.base_name, info.size if info.is_file else None) for info in ordered]
+
+        return self._agreed(names)
 
     def matches(self) -> list[tuple["Address", int | None]]:
         """As `listed`, of the files whose names match the last part of this address as a pattern."""
@@ -126,7 +138,11 @@ class Address:
 
     def open(self, _mode: str = "rb") -> io.BufferedReader:
         """Its bytes, in pieces that are fetched again if a connection is lost."""
-        return io.BufferedReader(_Pieces(self), _PIECE)
+        return io.BufferedReader(self.open_unbuffered(), _PIECE)
+
+    def open_unbuffered(self) -> io.RawIOBase:
+        """The same, where every read is a request."""
+        return _Pieces(self)
 
     def read_bytes(self) -> bytes:
         """All of it, fetched once."""
@@ -166,19 +182,38 @@ class Address:
     def unlink(self, *, missing_ok: bool = False) -> None:
         """Delete it."""
         filesystem, own = self._place()
-        if missing_ok and not self.is_file():
-            return
-        self._reached(lambda: filesystem.delete_file(own))
+        if self.is_file():
+            with suppress(FileNotFoundError):  # of a second attempt
+                self._reached(lambda: filesystem.delete_file(own))
+        elif not missing_ok:
+            raise FileNotFoundError(f"{self}: there is no such file in the store")
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
         """Nothing, as stores have no folders without files; here so that callers need not ask."""
 
-    def _info(self) -> "pyarrow.fs.FileInfo":
+    def _info(self) -> "_Info":
         filesystem, own = self._place()
-        return self._reached(lambda: filesystem.get_file_info(own))
+
+        def asked() -> _Info:
+            info = filesystem.get_file_info(own)
+            return _Info(info.type.name, info.size or 0, info.mtime_ns or 0)
+
+        found = self._reached(asked)
+        return self._agreed(asked) if found.kind == "NotFound" else found
+
+    def _agreed(self, request: Callable[[], T]) -> T:
+        """What a request gives twice in a row: Arrow takes the answer of a lost connection for an empty one."""
+        found = self._reached(request)
+        for _ in PAUSES:
+            again = self._reached(request)
+            if again == found:
+                return found
+            found = again
+        raise ConnectionError(f"{self}: the store says something else each time it is asked what there is")
 
     def _place(self) -> tuple["pyarrow.fs.FileSystem", str]:
-        filesystem, root = self._reached(lambda: _filesystem(self.store))
+        settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS)))
+        filesystem, root = self._reached(lambda: _filesystem(self.store, settings))
         return filesystem, root if self.key == PurePosixPath() else f"{root.rstrip('/')}/{self.key}"
 
     def _reached(self, request: Callable[[], T]) -> T:
@@ -263,7 +298,8 @@ def as_path(location: "str | Path | Address") -> "Path | Address":
 
 
 @lru_cache(maxsize=64)
-def _filesystem(store: str) -> tuple["pyarrow.fs.FileSystem", str]:
+def _filesystem(store: str, _settings: tuple[tuple[str, str], ...]) -> tuple["pyarrow.fs.FileSystem", str]:
+    """The client of a store, made once for the settings that it takes from the environment."""
     require("pyarrow", extra="report", purpose="reading from object stores")
     import pyarrow as pa
     from pyarrow import fs

@@ -11,6 +11,7 @@ from counterpoise._files import FilePath
 from counterpoise.predictions.digest import Source
 
 _BY_ARROW = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_REQUEST = 1 << 23
 COMPRESSED = (*_BY_ARROW, ".xz")
 
 
@@ -24,7 +25,8 @@ def bare_suffix(path: FilePath) -> str:
 def opened(source: Source) -> Iterator[pa.NativeFile]:
     """The bytes inside, from their beginning."""
     suffix = source.path.suffix.lower()
-    with source.reopened() as handle:
+    with source.reopened() as file:
+        handle = pa.BufferedInputStream(file, _REQUEST) if source.is_remote else file
         if suffix in _BY_ARROW:
             with pa.CompressedInputStream(handle, _BY_ARROW[suffix]) as stream:
                 yield stream

@@ -13,7 +13,7 @@ from counterpoise._files import FilePath, replacing
 from counterpoise.predictions.table import PredictionFileError
 
 _DIGEST_FILE_LIMIT = 4096
-_FETCHED_WHOLE = 1 << 27
+FETCHED_WHOLE = 1 << 27
 """Bytes of a file in a store up to which all of it is fetched at once, so that its digest costs no second reading."""
 
 
@@ -49,6 +49,11 @@ class Source:
     identity: tuple[int, ...]
     data: bytes | None = field(default=None, repr=False)
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether every read is a request."""
+        return isinstance(self.path, Address) and self.data is None
+
     def reopened(self) -> pa.NativeFile:
         """The file for reading, if it still is the one that was checked."""
         if self.data is not None:
@@ -57,7 +62,7 @@ class Source:
             handle = pa.OSFile(str(self.path))
             found = _identity(handle.fileno())
         else:
-            handle, found = pa.PythonFile(self.path.open(), mode="r"), self.path.identity()
+            handle, found = pa.PythonFile(self.path.open_unbuffered(), mode="r"), self.path.identity()
         if found != self.identity:
             handle.close()
             raise PredictionFileError("it was changed or replaced after it was opened; open it again")
@@ -75,7 +80,7 @@ def checked(path: FilePath, *, digest: str | None = None, size: int | None = Non
         raise PredictionFileError(f"it has {source.size:,} bytes, the manifest says {size:,}; write it again")
     beside = digest_path(path)
     stated = digest or stated_digest(beside)
-    if stated is None or (isinstance(path, Address) and source.data is None):
+    if stated is None or source.is_remote:
         return source
     with source.reopened() as file:
         actual = hashlib.file_digest(file, "sha256").hexdigest()
@@ -97,7 +102,7 @@ def _local(path: Path) -> Source:
 
 def _fetched(path: Address) -> Source:
     identity = path.identity()
-    data = path.read_bytes() if identity[0] <= _FETCHED_WHOLE else None
+    data = path.read_bytes() if identity[0] <= FETCHED_WHOLE else None
     return Source(path=path, digest=None, size=identity[0], identity=identity, data=data)
 
 

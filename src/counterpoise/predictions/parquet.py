@@ -35,6 +35,7 @@ _READ_BUFFERS = 1 << 22
 _SAMPLE_ROWS = 1000
 _WHAT = "Parquet file"
 _SMALLEST_READ_BUFFER = 1 << 14
+_SMALLEST_REQUEST = 1 << 20
 _FOOTER_STRINGS = 1 << 24
 _FOOTER_ITEMS = 1 << 18
 MOST_ROW_GROUPS = 1 << 16
@@ -158,7 +159,8 @@ def open_parquet(source: Source) -> RawTable:
         sample = _sample(source, footer, known)
     texts = {chunk.path for chunk in footer.chunks if chunk.physical_type == "BYTE_ARRAY"}
     # Each column has a buffer of its own.
-    buffer = max(_SMALLEST_READ_BUFFER, _READ_BUFFERS * len(footer.group_rows) // len(footer.chunks))
+    smallest = _SMALLEST_REQUEST if source.is_remote else _SMALLEST_READ_BUFFER
+    buffer = max(smallest, _READ_BUFFERS * len(footer.group_rows) // len(footer.chunks))
 
     def batches(
         wanted: Sequence[str], _layout: Layout | None, *, groups: range | None = None

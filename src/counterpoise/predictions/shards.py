@@ -152,7 +152,7 @@ def find_shards(location: Location) -> ShardSet:
             raise PredictionFileError("the list of files is empty")
         return ShardSet(str(paths[0].parent if len(paths) > 1 else paths[0]), tuple(Shard(path) for path in paths))
     path = as_path(location)
-    if glob.has_magic(str(location)) and not path.exists():
+    if glob.has_magic(str(path)) and not path.exists():
         # A local pattern may be absolute, and have patterns for folders.
         matches = path.matches() if isinstance(path, Address) else [(Path(each), None) for each in glob.glob(str(path))]  # noqa: PTH207
         found = _shards(matches)
@@ -164,7 +164,11 @@ def find_shards(location: Location) -> ShardSet:
     # A file is told by its suffix, so that nobody asks a store about each of many.
     if is_prediction_file(path) and (isinstance(path, Address) or not path.is_dir()):
         return ShardSet(str(path), (Shard(path),))
-    return _folder(path) if path.is_dir() else ShardSet(str(path), (Shard(path),))
+    if path.is_dir():
+        return _folder(path)
+    if isinstance(path, Address) and not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file or folder in the store")
+    return ShardSet(str(path), (Shard(path),))
 
 
 def write_manifest(folder: str | FilePath, shards: Iterable[Shard] | None = None) -> FilePath:
