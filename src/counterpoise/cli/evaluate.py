@@ -20,12 +20,12 @@ from counterpoise._choices import (
 from counterpoise._extras import require_installed
 from counterpoise._files import FilePath
 from counterpoise._text import printable
+from counterpoise.cli.engines import RayAddress, engine_of, require_one_engine
 from counterpoise.cli.paths import require_file_path, require_folder_path, require_prediction_files
 from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
-    from counterpoise._engines import Engine
     from counterpoise.metrics.comparison import Evaluation
     from counterpoise.predictions import Columns
 
@@ -107,7 +107,7 @@ class Evaluate:
     """Batches that are measured at a time, each by one thread, while one more thread reads."""
     workers: int = 0
     """Processes of this machine that score files in parallel; 0 for none but this one."""
-    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS", help_behavior_hint="")] = None
+    ray: RayAddress = None
     """Ray cluster that scores files in parallel: auto for the one that this machine belongs to, or local."""
 
     def run(self) -> None:
@@ -121,10 +121,7 @@ class Evaluate:
                 raise ValueError(f"--risk must lie between 0 and 1, got {self.risk}")
             if self.bins > MOST_BINS:
                 raise ValueError(f"--bins must be at most {MOST_BINS:,}, got {self.bins:,}")
-            if self.workers < 0:
-                raise ValueError(f"--workers must be 0 or more, got {self.workers}")
-            if self.workers and self.ray is not None:
-                raise ValueError("choose one of --workers and --ray")
+            require_one_engine(self.workers, self.ray)
             require_count(self.bins, "bins")
             require_level(self.level)
             require_score(self.score)
@@ -153,7 +150,7 @@ class Evaluate:
         # Operations on a batch are too small to share; batches are not.
         torch.set_num_threads(1)
         progress = ProgressLine()
-        engine = self._engine()
+        engine = engine_of(self.workers, self.ray)
         size = sum(path.stat().st_size for path in shards if isinstance(path, Path) and path.is_file())
         if size > _SECOND_OF_HASHING:
             progress.say(f"checking the digests of {size / 1e9:.1f} GB", at_once=True)
@@ -192,13 +189,6 @@ class Evaluate:
         for notice in evaluation.notices:
             print(f"counterpoise: note: {printable(notice)}", file=sys.stderr)
         print(self._printed(evaluation))
-
-    def _engine(self) -> "Engine | None":
-        from counterpoise._engines import Processes, Ray
-
-        if self.ray is not None:
-            return Ray(self.ray)
-        return Processes(self.workers) if self.workers else None
 
     def _columns(self) -> "Columns":
         from counterpoise.predictions import Columns
