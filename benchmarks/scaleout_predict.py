@@ -213,7 +213,8 @@ def peak_memory(run: Path, name: str, engine: str) -> int:
     running = engine_of(engine)
     try:
         predict_shards(run, f"{BUCKET}/{name}", f"{BUCKET}/again-{name}", engine=running)
-        return max(peak for _, peak in in_order(running, _peak, [()] * (4 * WORKERS)))
+        peaks: list[int] = [peak for _, peak in in_order(running, _peak, [()] * (4 * WORKERS))]
+        return max(peaks)
     finally:
         running.close()
 

@@ -236,14 +236,13 @@ def predict_shards(
         raise ValueError(f"{folder} holds the images, which would be overwritten; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     there = _claimed(folder, _plan_of(shards))
-    finished = [{output.name, digest_path(output).name} <= there for output in outputs]
     if MANIFEST in there:
-        if all(finished):
+        if all({output.name, digest_path(output).name} <= there for output in outputs):
             return folder / MANIFEST
         (folder / MANIFEST).unlink()
     rows, total = 0, sum(shard.images.rows or 0 for shard in shards) or None
     work, written = write_here if engine is None else write_remotely, list[Shard]()
-    calls = [*zip(shards, outputs, finished, strict=True)]
+    calls = [*zip(shards, outputs, strict=True)]
     for done, (_, shard) in enumerate(in_order(engine or Here(), work, calls), start=1):
         written.append(shard)
         rows += shard.rows or 0
@@ -273,9 +272,9 @@ def score_shards(
     return score_models([files], threads=1, engine=engine, progress=progress)
 
 
-def write_here(shard: PredictedShard, output: FilePath, finished: bool) -> tuple[None, Shard]:  # noqa: FBT001
+def write_here(shard: PredictedShard, output: FilePath) -> tuple[None, Shard]:
     """Write the predictions for one file, unless they are there, and describe them."""
-    if not finished:
+    if not digest_path(output).is_file():  # which is written last
         _write(output, shard.tables())
     with output.open("rb") as file:
         rows = pq.read_metadata(file).num_rows
