@@ -275,7 +275,7 @@ def epoch_hours(job: Job, hardware: Hardware) -> float:
 
 
 def checkpoint_bytes(job: Job) -> int:
-    """Weights and momentum of all networks: one file, which the first rank gathers, writes and reads back."""
+    """Weights and momentum of all networks; under FSDP2 every rank writes an equal share."""
     return 2 * FLOAT * job.parameters
 
 

@@ -1,5 +1,7 @@
 """Small evaluations with everything in them, and the raw predictions that they were measured on."""
 
+import json
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -169,3 +171,22 @@ def edge_cases() -> dict[str, Scores]:
     }
     assert tuple(cases) == EDGES
     return cases
+
+
+def every_estimate(evaluation) -> dict[str, tuple[float, float, float]]:
+    found = {}
+
+    def walk(value: object, place: str) -> None:
+        if isinstance(value, dict) and {"value", "low", "high"} <= set(value):
+            found[place] = tuple(math.nan if value[name] is None else value[name] for name in ("value", "low", "high"))
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                walk(item, f"{place}/{key}")
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                walk(item, f"{place}/{index}")
+
+    document = json.loads(evaluation.to_json())
+    walk(document["models"], "models")
+    walk(document["comparison"], "comparison")
+    return found

@@ -21,6 +21,7 @@ def watch_models() -> list[int]:
     return holders
 
 
-def _destroy(really, holders: list[int]) -> None:
-    holders.append(sum(isinstance(each, DistributedDataParallel) for each in gc.get_objects()))
-    really()
+def _destroy(really, holders: list[int], group: dist.ProcessGroup | None = None) -> None:
+    if group is None:  # all of them
+        holders.append(sum(isinstance(each, DistributedDataParallel) for each in gc.get_objects()))
+    really(group)

@@ -376,14 +376,11 @@ def test_tables_of_every_kind_score_as_in_memory():
 
 
 def test_a_confidence_alone_is_compared_by_what_both_models_have():
-    (whole, marks), (top, others) = (
-        scored(Predictions.of(probabilities=P, labels=Y)),
-        scored(Predictions.of(confidence=P.max(1) ** 2, correct=P.argmax(1) == Y)),
-    )
+    whole, marks = scored(Predictions.of(probabilities=P, labels=Y))
+    top, others = scored(Predictions.of(confidence=P.max(1) ** 2, correct=P.argmax(1) == Y))
     assert marks[0].keys.tolist() == others[0].keys.tolist()
-    found = (
-        compare([whole.compute(), top.compute()], [whole.headline, top.headline], level=0.95).differences[0].estimates
-    )
+    scores = [whole.compute(), top.compute()]
+    found = compare(scores, [whole.headline, top.headline], level=0.95).differences[0].estimates
     assert found[Key.ACCURACY].value == 0
     assert found[Key.MEAN_GAP].high < 0
     assert not {Key.NLL, Key.BRIER, Key.CLASSWISE_ECE}.intersection(found)

@@ -13,6 +13,7 @@ from counterpoise.metrics.comparison import PAIRED
 from counterpoise.predictions import PredictionFileError, Predictions, find_shards, write_manifest, write_predictions
 from counterpoise.scoring import fit_temperature, score_files
 from counterpoise.scoring.join import SampleJoin, Samples
+from tests.evaluations import every_estimate
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -33,25 +34,6 @@ def write(folder: Path, logits: torch.Tensor, labels: torch.Tensor, parts: list[
         table = Predictions.of(logits=logits[rows], labels=labels[rows], ids=rows, **columns)
         write_predictions(folder / f"part-{index}.parquet", table)
     return folder
-
-
-def every_estimate(evaluation) -> dict[str, tuple[float, float, float]]:
-    found = {}
-
-    def walk(value: object, place: str) -> None:
-        if isinstance(value, dict) and {"value", "low", "high"} <= set(value):
-            found[place] = tuple(math.nan if value[name] is None else value[name] for name in ("value", "low", "high"))
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                walk(item, f"{place}/{key}")
-        elif isinstance(value, list):
-            for index, item in enumerate(value):
-                walk(item, f"{place}/{index}")
-
-    document = json.loads(evaluation.to_json())
-    walk(document["models"], "models")
-    walk(document["comparison"], "comparison")
-    return found
 
 
 @pytest.mark.parametrize("kind", ["corresponding", "other shards", "other order"])

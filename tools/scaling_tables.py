@@ -131,7 +131,36 @@ def predictions_section(document: dict[str, Any]) -> str:
     return markdown_table(["", "predicted", "measured", "ratio"], lines)
 
 
+def scaleout_section(document: dict[str, Any]) -> str:
+    """Shards in one process and on a cluster."""
+    titles = {"long": "16 M x 10", "wide": "200,000 x 1,000"}
+    lines = []
+    for name, figures in document["figures"].items():
+        if name not in titles:
+            continue
+        alone = figures["runs"]
+        for which, run in figures["runs"].items():
+            used = run["processor seconds"]
+            one = alone["one process, S3" if "S3" in which else "one process"]["processor seconds"]["driver"]
+            total = used["driver"] + used["workers"]
+            worker = run["megabytes"]["worker"]
+            lines.append(
+                [
+                    titles[name],
+                    which,
+                    f"{total:.0f} s",
+                    f"{total / one:.2f}",
+                    f"{run['megabytes']['driver']:,.0f} MB",
+                    f"{worker:,.0f} MB" if worker else "",
+                    f"{run['bytes sent over size']:.3f}" if "S3" in which else "",
+                ]
+            )
+    head = ["rows x classes", "where", "processor", "over one process", "driver", "a worker", "fetched over size"]
+    return markdown_table(head, lines)
+
+
 SECTIONS = {
+    "scaleout": scaleout_section,
     "scaling-training": training_section,
     "scaling-auxiliaries": auxiliaries_section,
     "scaling-evaluation": evaluation_section,

@@ -21,10 +21,10 @@ Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 """From the fields of a document of one version to those of the next."""
 
 
-def to_document(value: Any, *, schema: str, version: int) -> str:
-    """JSON of a dataclass, with its schema and version in front."""
+def to_document(value: Any, *, schema: str, version: int, indent: int | None = 1) -> str:
+    """JSON of a dataclass, with its schema and version in front; on one line without an `indent`."""
     document = {"schema": schema, "schema_version": version} | asdict(value)
-    return json.dumps(_plain(document), allow_nan=False, indent=1)
+    return json.dumps(_plain(document), allow_nan=False, indent=indent)
 
 
 def from_document(

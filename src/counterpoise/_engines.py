@@ -218,12 +218,17 @@ def connected(address: str) -> ModuleType:
         raise ValueError("this process is connected to Ray already; call ray.shutdown() first")
     # Ray's only switch for it that writes no file into the home directory.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(
-        address=address,
-        include_dashboard=False if address == "local" else None,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=False if address == "local" else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except ConnectionError as error:
+        # A token goes to no address that was not found on this machine unless the user says so.
+        wanted = "" if "RAY_AUTH_MODE" in os.environ else "; if it asks for a token, set RAY_AUTH_MODE=token"
+        raise ConnectionError(f"no Ray cluster answers at {address}: {error}{wanted}") from None
     return ray
 
 

@@ -4,10 +4,11 @@ import hashlib
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from safetensors import SafetensorError, safe_open
 
@@ -54,6 +55,52 @@ def digest_of(path: FilePath) -> str:
     """SHA-256 of the whole file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class Written:
+    """What has been read back of what was written."""
+
+    sha256: str
+    bytes: int
+
+
+def write_verified(path: Path, write: Callable[[IO[bytes]], object]) -> Written:
+    """Write a file, read it back, and only then give it its name."""
+    with replacing(path) as temporary:
+        with temporary.open("wb") as file:
+            hashed = _Hashed(file)
+            try:
+                write(cast("IO[bytes]", hashed))
+            except RuntimeError:
+                if hashed.error is None:
+                    raise
+                # Torch says that the archive is incomplete; the file knows why.
+                raise OSError(hashed.error.errno, hashed.error.strerror, str(path)) from None
+        digest = hashed.sha256.hexdigest()
+        if digest_of(temporary) != digest:
+            raise OSError(f"{path}: what was read back is not what was written; is the disk full or failing?")
+        return Written(digest, temporary.stat().st_size)
+
+
+class _Hashed:
+    """A file that is hashed while it is written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, "Tensor"]]:

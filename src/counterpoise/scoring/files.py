@@ -81,8 +81,8 @@ def score_files(
         temperature: that logits are divided by before anything is measured; `fit_temperature` finds one.
         threads: batches that are measured at a time. Operations on them are small: `torch.set_num_threads(1)` makes
             more of several cores, and is what the command line does. The result does not depend on it.
-        engine: what scores many files, or the row groups of large ones, in parallel: `counterpoise.Processes` of this
-            machine, or `counterpoise.Ray`, a cluster. The result is the same, bit for bit.
+        engine: what scores many files, or the row groups of large ones, in parallel: `Processes` of this machine, or
+            `Ray`, a cluster. The result is the same, bit for bit.
         progress: called after every batch.
 
     Raises:

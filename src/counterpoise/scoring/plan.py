@@ -13,7 +13,7 @@ from counterpoise.predictions.columns import Layout
 from counterpoise.predictions.shards import Form
 from counterpoise.scoring.batches import BatchScorer, require_score
 
-_UNIT_BYTES = 1 << 28
+UNIT_BYTES = 1 << 28
 _STATES = 32
 """A unit is at least as large as this many sets of sums: adding those up shall cost little beside reading it."""
 _CLASS_SUMS = 5 * 8
@@ -117,7 +117,7 @@ def units_of(parts: Sequence[Sequence[Part]]) -> Iterator[Unit]:
 
 def parts_of(model: int, job: ModelJob, shards: Tables, *, ood: str | None) -> Iterator[Part]:
     """The files of a set, large ones by row groups."""
-    wanted = max(_UNIT_BYTES, _STATES * job.form.classes * job.scorer.options.bins * _CLASS_SUMS)
+    wanted = max(UNIT_BYTES, _STATES * job.form.classes * job.scorer.options.bins * _CLASS_SUMS)
     reading = job.reading if ood is None else replace(job.reading, like=job.layout)
     for place, shard in enumerate(shards.shards):
         for each, first_row in shard.divided(reading, wanted):

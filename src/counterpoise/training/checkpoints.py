@@ -2,9 +2,14 @@
 
 A checkpoint counts once the manifest names it, and the manifest names it once its bytes have been read back. Those that
 the manifest does not name are removed, so that the previous checkpoint stays until the new one has been verified.
+
+A checkpoint is one file, or, where the state is sharded, a folder of the same name: `parts.json` vouches for the other
+files in it as the manifest vouches for `parts.json`. Who verifies, removes or reads checkpoints need not know which.
 """
 
 import hashlib
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +19,7 @@ from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import digest_of, write_text
+from counterpoise.training.parts import PARTS, STATE, read_parts
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.checkpoints", 2
 MANIFEST = "manifest.json"
@@ -21,7 +27,7 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class Entry:
-    """One checkpoint: what it is, and what its file must be."""
+    """One checkpoint: what it is, and what its file must be; of a folder, its `parts.json`."""
 
     file: str
     sha256: str
@@ -96,7 +102,15 @@ def remove_strays(folder: Path) -> None:
     named = read_manifest(folder).files
     for path in [*folder.glob("step-*.ckpt"), *folder.glob(".*.tmp")]:
         if path.name not in named:
-            path.unlink()
+            remove_checkpoint(path)
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove a checkpoint of either form, or what there is of it."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def newest_intact(folder: Path) -> tuple[Entry | None, list[str]]:
@@ -104,24 +118,70 @@ def newest_intact(folder: Path) -> tuple[Entry | None, list[str]]:
     manifest, wrong = read_manifest(folder), []
     named = {entry.file: entry for entry in (manifest.last, manifest.previous, manifest.best) if entry is not None}
     for entry in sorted(named.values(), key=lambda entry: -entry.step):
-        path = folder / entry.file
-        if not path.exists():
-            wrong.append(f"{path} is missing")
-        elif digest_of(path) != entry.sha256:
-            wrong.append(f"{path} has changed since it was written: its SHA-256 is not the manifest's")
+        if fault := fault_of(folder / entry.file, sha256=entry.sha256):
+            wrong.append(fault)
         else:
             return entry, wrong
     return None, wrong
 
 
+def fault_of(path: Path, *, sha256: str) -> str | None:
+    """What is wrong with a checkpoint that the manifest names, or None."""
+    file = path
+    try:
+        for file, digest, voucher in _files_of(path, sha256):
+            if digest_of(file) != digest:
+                return f"{file} has changed since it was written: its SHA-256 is not the {voucher}'s"
+    except FileNotFoundError:  # perhaps only now: the first rank removes what it has found damaged
+        return f"{file} is missing"
+    return None
+
+
+def _files_of(path: Path, sha256: str) -> Iterator[tuple[Path, str, str]]:
+    """The files of a checkpoint, what their SHA-256 must be, and who says so.
+
+    Whoever takes them looks at each before the next is asked for, so that `parts.json` is verified when it is read.
+    """
+    if not path.is_dir():
+        yield path, sha256, "manifest"
+        return
+    yield path / PARTS, sha256, "manifest"
+    for name, digest in read_parts(path).sha256.items():
+        yield path / name, digest, PARTS
+
+
+def read_state(path: Path, *, places: str = "") -> dict[str, Any]:
+    """Everything that a checkpoint of either form holds: tensors, numbers and text; code is refused.
+
+    Of a sharded one, only tensors whose place begins with `places`, such as `state_dict/`, are read; others are empty,
+    on the device `meta`.
+    """
+    state = read_unsharded(path)
+    if not path.is_dir():
+        return state
+    from counterpoise.training.part_files import filled  # torch's planner, which a state in one file does not need
+
+    whole: dict[str, Any] = filled(path, state, places=places)
+    return whole
+
+
+def read_unsharded(path: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """What the first rank has written; sharded tensors are empty, on the device `meta`.
+
+    `mapped` tensors are read from the file when they are looked at, and only the parts that are.
+    """
+    file = path / STATE if path.is_dir() else path
+    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    return state
+
+
 def state_digest(path: Path) -> str:
     """SHA-256 over everything in a checkpoint: parameters, buffers, optimizer, progress, random state.
 
-    Bit for bit, whatever the layout of the file: two runs that end with the same digest are the same run.
+    Bit for bit, whatever the layout of the files: two runs that end with the same digest are the same run.
     """
-    state = torch.load(path, map_location="cpu", weights_only=True)
     digest = hashlib.sha256()
-    _add(digest, state)
+    _add(digest, read_state(path))
     return digest.hexdigest()
 
 

@@ -18,7 +18,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.plugins import MixedPrecision, Precision
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy, Strategy
 from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise._files import write_text
@@ -116,7 +116,7 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
     if is_first_process():
         logs.steps.begin_after(step)
         logs.epochs.begin_after(step)
-    files, termination = VerifiedCheckpointIO(), TerminationSignal()
+    (strategy, files), termination = _strategy(engine), TerminationSignal()
     stopping = None if recipe.patience is None else StopEarly(recipe.patience)
     monitor = engine.monitor if stopping is None else "nll"
     checkpoints = SaveCheckpoints(
@@ -142,7 +142,7 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
         accelerator=engine.accelerator,
         devices=engine.devices,
         num_nodes=engine.nodes,
-        strategy=_strategy(engine),
+        strategy=strategy,
         precision=None if precision is not None else _FLAGS[engine.precision],  # type: ignore[arg-type]
         plugins=plugins,
         max_epochs=recipe.epochs,
@@ -170,17 +170,18 @@ def _environment(engine: EngineOptions) -> list[ClusterEnvironment]:
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
 
 
-def _strategy(engine: EngineOptions) -> Strategy | str:
+def _strategy(engine: EngineOptions) -> tuple[Strategy | str, VerifiedCheckpointIO]:
+    """How the ranks share the work, and how what they save is written."""
     ranks = engine.devices * engine.nodes
     if engine.strategy == "fsdp":
-        return ModelParallelStrategy(
-            data_parallel_size=ranks, tensor_parallel_size=1, save_distributed_checkpoint=False
-        )
+        from counterpoise.training.sharding import ShardedCheckpointIO, ShardedStrategy  # seconds to import
+
+        return ShardedStrategy(data_parallel_size=ranks, tensor_parallel_size=1), ShardedCheckpointIO()
     if engine.strategy == "ddp" or ranks > 1:
         # Running statistics are averaged before they are used; until then every rank keeps its own.
         options: dict[str, Any] = {_buffer_option(): False}
-        return DDPStrategy(gradient_as_bucket_view=True, **options)
-    return "auto"
+        return DDPStrategy(gradient_as_bucket_view=True, **options), VerifiedCheckpointIO()
+    return "auto", VerifiedCheckpointIO()
 
 
 def _buffer_option() -> str:

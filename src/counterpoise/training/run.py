@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from counterpoise._files import digest_of
 from counterpoise.data.corruptions import require_corruptible
 from counterpoise.export.weights import export_weights
 from counterpoise.metrics.comparison import Evaluation
@@ -17,8 +16,10 @@ from counterpoise.recipes.config import Allowance, Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.checkpoints import (
     begin_manifest,
+    fault_of,
     newest_intact,
     read_manifest,
+    read_state,
     remove_strays,
     write_manifest,
 )
@@ -244,13 +245,11 @@ def _train_one(recipe: Recipe, folder: RunFolder, objective: Objective, plan: _P
         manifest = read_manifest(folder.checkpoints)
         ships = manifest.last if recipe.patience is None else manifest.best
         assert ships is not None
-        if digest_of(folder.checkpoints / ships.file) != ships.sha256:
-            raise ValueError(
-                f"{folder.checkpoints / ships.file}, the best epoch, has changed since it was written; remove the "
-                "checkpoints to train anew"
-            )
-        # From the file, because a rank's own module may hold but a shard of the weights.
-        state = torch.load(folder.checkpoints / ships.file, map_location="cpu", weights_only=True)["state_dict"]
+        path = folder.checkpoints / ships.file
+        if fault := fault_of(path, sha256=ships.sha256):
+            raise ValueError(f"of the epoch that ships, {fault}; remove the checkpoints to train anew")
+        # From the checkpoint, because a rank's own module may hold but a shard of the weights.
+        state = read_state(path, places=f"state_dict/{prefix}")["state_dict"]
         weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
         metadata = metadata_of(recipe, plan.data.validation, own=objective.primary if plan.own else None)
         export_weights(weights, folder.primary, metadata=metadata)

@@ -4,15 +4,15 @@ To it belong the generators of every rank: order and augmentation do not depend 
 whatever a user's model draws do.
 """
 
-import hashlib
 import random
 import signal
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import lightning as L  # noqa: N812
 import numpy as np
@@ -22,9 +22,9 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from counterpoise._files import digest_of, replacing
+from counterpoise._files import Written, write_verified
 from counterpoise.training.callbacks import StopEarly
-from counterpoise.training.checkpoints import Entry, read_manifest, write_manifest
+from counterpoise.training.checkpoints import Entry, read_manifest, read_state, write_manifest
 from counterpoise.training.distributed import average_buffers, gathered, world_size
 from counterpoise.training.module import ObjectiveModule
 
@@ -135,51 +135,19 @@ class TerminationSignal(L.Callback):
             self.requested = bool(requested)
 
 
-class _Hashed:
-    """A file that is hashed while it is written."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.sha256 = hashlib.sha256()
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        self.sha256.update(data)
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
 class VerifiedCheckpointIO(CheckpointIO):
-    """Writes a checkpoint atomically and reads it back; loads nothing but data.
+    """Writes a checkpoint as one file and reads it back; loads either form, and nothing but data."""
 
-    Attributes:
-        sha256: of the checkpoint that was written last.
-    """
-
-    sha256 = ""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write, read back, and only then give the file its name."""
-        with replacing(path) as temporary:
-            with temporary.open("wb") as file:
-                hashed = _Hashed(file)
-                try:
-                    torch.save(checkpoint, hashed)  # type: ignore[arg-type]
-                except RuntimeError:
-                    if hashed.error is None:
-                        raise
-                    # Torch says that the archive is incomplete; the file knows why.
-                    raise OSError(hashed.error.errno, hashed.error.strerror, str(path)) from None
-            written = hashed.sha256.hexdigest()
-            if digest_of(temporary) != written:
-                raise OSError(f"{path}: what was read back is not what was written; is the disk full or failing?")
-        self.sha256 = written
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: str | Path,
+        storage_options: Callable[[Written], None] | None = None,
+    ) -> None:
+        """Write it; what is called when it is whole comes as `storage_options`, which the engine hands through."""
+        written = write_verified(Path(path), lambda file: torch.save(checkpoint, file))
+        if storage_options is not None:
+            storage_options(written)
 
     def load_checkpoint(
         self,
@@ -188,11 +156,13 @@ class VerifiedCheckpointIO(CheckpointIO):
         weights_only: bool | None = True,  # noqa: FBT001
     ) -> dict[str, Any]:
         """Tensors, numbers and text; code is refused."""
-        state: dict[str, Any] = torch.load(path, map_location=map_location or "cpu", weights_only=True)
-        return state
+        return read_state(Path(path))
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Files are removed when the manifest stops naming them."""
+
+    def finish(self) -> None:
+        """Wait until all that was saved is whole."""
 
 
 class SaveCheckpoints(L.Callback):
@@ -253,26 +223,26 @@ class SaveCheckpoints(L.Callback):
     def _save(self, trainer: L.Trainer, module: L.LightningModule, *, value: float | None) -> None:
         average_buffers(module)
         self.flush()
-        path = self.folder / f"step-{trainer.global_step:09d}.ckpt"
-        trainer.save_checkpoint(path)
-        if trainer.is_global_zero:
-            self._name(trainer, path, value=value)
-        if self.termination.requested:
-            # A launcher may end the other ranks after the first that ends, while one still writes the manifest.
-            trainer.strategy.barrier()
-            raise SIGTERMException
-
-    def _name(self, trainer: L.Trainer, path: Path, *, value: float | None) -> None:
-        """Name a checkpoint in the manifest."""
         entry = Entry(
-            file=path.name,
-            sha256=self.files.sha256,
-            bytes=path.stat().st_size,
+            file=f"step-{trainer.global_step:09d}.ckpt",
+            sha256="",
+            bytes=0,
             step=trainer.global_step,
             epoch=trainer.current_epoch,
             metric=None if value is None else self.metric,
             value=value,
         )
+        trainer.save_checkpoint(self.folder / entry.file, storage_options=partial(self._name, entry))
+        if self.termination.requested:
+            self.files.finish()
+            # A launcher may end the other ranks after the first that ends, while one still writes the manifest.
+            trainer.strategy.barrier()
+            raise SIGTERMException
+
+    def _name(self, entry: Entry, written: Written) -> None:
+        """Name a checkpoint in the manifest, as soon as it is whole: on the first rank, perhaps in another thread."""
+        entry = replace(entry, sha256=written.sha256, bytes=written.bytes)
+        value = entry.value
         manifest = read_manifest(self.folder)
         previous = manifest.last if manifest.last and manifest.last.file != entry.file else manifest.previous
         best = entry if value is not None and self._is_best(value, manifest.best) else manifest.best

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from counterpoise._files import write_text
 from counterpoise.recipes.config import Allowance
 from counterpoise.recipes.methods import METHODS
+from counterpoise.training.checkpoints import remove_checkpoint
 from counterpoise.training.data import named_data
 from counterpoise.training.evaluation import validation_metrics
 from counterpoise.training.folder import RunFolder
@@ -111,4 +112,4 @@ def _remove_checkpoints(run: RunFolder) -> None:
     for folder in (run, *map(RunFolder, run.path.glob("members/*"))):
         if folder.primary.exists():
             for path in folder.checkpoints.glob("*.ckpt"):
-                path.unlink(missing_ok=True)
+                remove_checkpoint(path)
