@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -110,9 +111,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="400 images in 4 shards, by processes")
     parser.add_argument("--drive", nargs=4, metavar=("ENGINE", "RUN", "DATA", "OUT"), help="be what may be killed")
+    parser.add_argument("--hold", action="store_true", help="wait before the manifest, for the kill that must come")
     options = parser.parse_args()
     if options.drive is not None:
-        drive(*options.drive)
+        drive(*options.drive, hold=options.hold)
         return
     figures, checks = measured(SHORT if options.short else LONG, memory=not options.short)
     finish(" ".join(["python -m benchmarks.scaleout_predict", *sys.argv[1:]]), figures, checks)
@@ -144,7 +146,7 @@ def faults(run: Path, size: Size, *, behind: Path) -> Outcome:
     data, alone, out = (f"{BUCKET}/{name}" for name in ("images", "alone", "disturbed"))
     predict_shards(run, data, alone)
     progress(f"alone: {time.monotonic() - started:.0f} s")
-    killed = disturbed(run, data, out, behind / "disturbed", engine=size.engine)
+    killed = disturbed(run, data, out, behind / "disturbed", engine=size.engine, shards=size.shards)
     expected, found = whole(behind / "alone"), whole(behind / "disturbed")
     twice = sum(found.get(name) != identity for name, identity in killed.whole.items())
     without_files = score_shards(run, data)
@@ -170,18 +172,18 @@ class Killed:
     whole: dict[str, tuple[int, int]]
 
 
-def disturbed(run: Path, data: str, out: str, behind: Path, *, engine: str) -> Killed:
+def disturbed(run: Path, data: str, out: str, behind: Path, *, engine: str, shards: int) -> Killed:
     """Predict, kill a worker after the first shard and the driver after the second or later one, and go on."""
     killed = Killed(0, 0, set(), {})
-    driver = _start(engine, run, data, out)
+    driver = _start(engine, run, data, out, "--hold")
     try:
         _wait(driver, behind, 1)
         if workers := _workers(driver):
             killed.whole |= whole(behind)
-            os.kill(max(workers), signal.SIGKILL)
+            os.kill(workers[0], signal.SIGKILL)
             killed.workers += 1
             progress(f"{len(killed.whole)} shards whole, a worker killed")
-        _wait(driver, behind, len(killed.whole) + 1)
+        _wait(driver, behind, min(len(killed.whole) + 1, shards))
         if driver.poll() is None:
             killed.orphans |= descendants(driver.pid)
             driver.kill()
@@ -197,11 +199,16 @@ def disturbed(run: Path, data: str, out: str, behind: Path, *, engine: str) -> K
     return killed
 
 
-def drive(engine: str, run: str, data: str, out: str) -> None:
+def drive(engine: str, run: str, data: str, out: str, *, hold: bool) -> None:
     """Predict with two workers, or go on with it."""
+
+    def held(_: str, rows: int, total: int | None) -> None:
+        if hold and rows == total:
+            time.sleep(3600)
+
     running = engine_of(engine)
     try:
-        predict_shards(run, data, out, engine=running)
+        predict_shards(run, data, out, engine=running, progress=held)
     finally:
         running.close()
 
@@ -292,17 +299,14 @@ def _same(one: Path, other: Path) -> bool:
     return all(np.array_equal(getattr(ours, name), getattr(theirs, name)) for name in ("values", "labels", "ids"))
 
 
-def _workers(driver: subprocess.Popen[bytes]) -> set[int]:
-    """Processes of a driver that compute: of a pool, or of Ray."""
-    found = set()
+def _workers(driver: subprocess.Popen[bytes]) -> list[int]:
+    """Processes of a driver that compute, of a pool or of Ray; those of Ray that are at work first."""
+    commands = {}
     for process in descendants(driver.pid):
-        try:
-            command = Path(f"/proc/{process}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"spawn_main" in command or command.startswith(b"ray::write_remotely"):
-            found.add(process)
-    return found
+        with suppress(OSError):
+            commands[process] = Path(f"/proc/{process}/cmdline").read_bytes()
+    found = [process for process, command in commands.items() if b"spawn_main" in command or command[:5] == b"ray::"]
+    return sorted(found, key=lambda process: commands[process].startswith(b"ray::IDLE"))
 
 
 def _wait(driver: subprocess.Popen[bytes], folder: Path, shards: int) -> None:

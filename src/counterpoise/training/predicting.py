@@ -221,7 +221,7 @@ def predict_shards(
         ood: out of distribution; labels are left out.
         batch: images that are predicted at a time; by default as many as the run's recipe says, or 500.
         device: where to compute.
-        engine: what predicts files in parallel: `counterpoise.Processes` or `counterpoise.Ray`.
+        engine: what predicts files in parallel: `counterpoise.scoring.Processes` or `counterpoise.scoring.Ray`.
         progress: called after every file.
 
     Returns:
