@@ -1,11 +1,12 @@
-"""Does a killed run end as if nothing had happened? `python -m benchmarks.interruptions [--trials 100] [--finetuning]`.
+"""Does a killed run end as if nothing had happened? `python -m benchmarks.interruptions [--trials 100]`.
 
 Each trial starts a small training on real CIFAR-10 images in a process of its own, kills it with SIGKILL at a moment
 that is uniform over its length, resumes it in a new process, and compares with the run that nobody interrupted: the
 SHA-256 over all parameters, buffers, optimizer, progress and random state, and the losses of all steps in hexadecimal.
 Trials go in turn over methods, pipelines and precisions; networks have BatchNorm, images are augmented, checkpoints are
 written inside epochs too. With `--finetuning` all of them train as people fine-tune: AdamW with learning rates by
-layer, mixup and CutMix, RandAugment in workers, balanced classes, early stopping.
+layer, mixup and CutMix, RandAugment in workers, balanced classes, early stopping. With `--webdataset` all of them
+stream tar shards, with validation rows chosen by a hash.
 """
 
 import argparse
@@ -13,18 +14,22 @@ import multiprocessing as mp
 import random
 import shutil
 import signal
+import tarfile
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from io import BytesIO
 from itertools import product
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 from benchmarks.reporting import Check, finish, progress
+from counterpoise.data import load_images
 from counterpoise.models import Backbone
 from counterpoise.recipes.config import DataOptions, EngineOptions, OptimizerOptions, Precision, Recipe
 from counterpoise.training import named_data, resume, train
@@ -34,8 +39,8 @@ from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder
 METHODS = ("ce", "mte1", "mte2", "dml")
 PIPELINES = ("memory", "stream with 0 workers", "stream with 2 workers")
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
-STEPS, BATCH = 10, 20
-"""Steps an epoch, images a step."""
+STEPS, BATCH, VALIDATION = 10, 20, 100
+"""Steps an epoch, images a step, images held out."""
 
 _LAUNCH = mp.get_context("forkserver")
 
@@ -49,61 +54,110 @@ class Ending:
 
 
 def from_scratch() -> dict[str, Recipe]:
-    """Five epochs of ten steps, and a checkpoint every four steps and every epoch, of each combination."""
+    """Each method, pipeline and precision, without anything pretrained."""
     network = Backbone(name="resnet10", width=4)
     return {
-        f"{method}, {pipeline}, {precision}": Recipe(
-            method=method,
-            primary=network,
-            auxiliary=network,
-            epochs=5,
-            batch=BATCH,
-            data=DataOptions(
-                name="cifar10",
-                validation=100,
-                limit=100 + STEPS * BATCH,
-                pipeline="memory" if pipeline == "memory" else "stream",
-                workers=2 if pipeline.endswith("2 workers") else 0,
-                window=50,
-            ),
-            optimizer=OptimizerOptions(milestones=(3,)),
-            engine=EngineOptions(precision=precision, accelerator="cpu", threads=1, checkpoint_steps=4),
+        f"{method}, {pipeline}, {precision}": recipe(
+            method,
+            network,
+            pipeline_options(pipeline),
+            OptimizerOptions(milestones=(3,)),
+            precision=precision,
         )
         for method, pipeline, precision in product(METHODS, PIPELINES, PRECISIONS)
     }
 
 
 def finetuning() -> dict[str, Recipe]:
-    """The same, as people fine-tune: AdamW, mixup and CutMix, RandAugment in workers, balanced classes."""
+    """As people fine-tune: AdamW, mixup and CutMix, RandAugment in workers, balanced classes, early stopping."""
     network = Backbone("timm/test_efficientnet", small_images=False)
     optimizer = OptimizerOptions(
         name="adamw", lr=1e-3, layer_decay=0.8, decay_norms=False, weight_decay=0.05, schedule="cosine", warmup=0.5
     )
+    augment = ("RandomResizedCrop", "RandAugment", "RandomErasing")
     return {
-        f"{method}, {pipeline}": Recipe(
-            method=method,
-            primary=network,
-            auxiliary=network,
-            epochs=5,
-            batch=BATCH,
-            patience=3,
-            data=DataOptions(
-                name="cifar10",
-                validation=100,
-                limit=100 + STEPS * BATCH,
-                pipeline="memory" if pipeline == "memory" else "stream",
+        f"{method}, {pipeline}": recipe(
+            method,
+            network,
+            replace(
+                pipeline_options(pipeline),
                 workers=2,
-                window=50,
-                augment=("RandomResizedCrop", "RandAugment", "RandomErasing"),
+                augment=augment,
                 mixup=0.2,
                 cutmix=1.0,
                 balance="sampler" if pipeline == "memory" else "none",
             ),
-            optimizer=replace(optimizer, auxiliary_factor=0.5) if method == "mte1" else optimizer,
-            engine=EngineOptions(accelerator="cpu", threads=1, checkpoint_steps=4),
+            replace(optimizer, auxiliary_factor=0.5) if method == "mte1" else optimizer,
+            patience=3,
         )
         for method, pipeline in product(("ce", "mte1", "dml"), ("memory", "stream with 2 workers"))
     }
+
+
+def webdataset(folder: Path) -> dict[str, Recipe]:
+    """Streams of tar shards, which are written into a folder; their validation rows are chosen by a hash."""
+    write_shards(folder)
+    network = Backbone(name="resnet10", width=4)
+    return {
+        f"{method}, shards with {workers} workers": recipe(
+            method,
+            network,
+            replace(pipeline_options("stream"), name=str(folder), limit=None, workers=workers),
+            OptimizerOptions(milestones=(3,)),
+        )
+        for method, workers in product(METHODS, (0, 2))
+    }
+
+
+def recipe(
+    method: str,
+    network: Backbone,
+    data: DataOptions,
+    optimizer: OptimizerOptions,
+    *,
+    precision: Precision = "float32",
+    patience: int | None = None,
+) -> Recipe:
+    """Five epochs of ten steps, and a checkpoint every four steps and every epoch."""
+    return Recipe(
+        method=method,
+        primary=network,
+        auxiliary=network,
+        epochs=5,
+        batch=BATCH,
+        patience=patience,
+        data=data,
+        optimizer=optimizer,
+        engine=EngineOptions(precision=precision, accelerator="cpu", threads=1, checkpoint_steps=4),
+    )
+
+
+def pipeline_options(pipeline: str) -> DataOptions:
+    """Of one of the pipelines, by its name."""
+    return DataOptions(
+        name="cifar10",
+        validation=VALIDATION,
+        limit=VALIDATION + STEPS * BATCH,
+        pipeline="memory" if pipeline == "memory" else "stream",
+        workers=2 if pipeline.endswith("2 workers") else 0,
+        window=50,
+    )
+
+
+def write_shards(folder: Path) -> None:
+    """The first images of CIFAR-10 as tar shards of a WebDataset."""
+    shards = 5
+    images = load_images("cifar10", "train", limit=VALIDATION + STEPS * BATCH)
+    for number in range(shards):
+        with tarfile.open(folder / f"train-{number}.tar", "w") as shard:
+            for row in range(number * len(images) // shards, (number + 1) * len(images) // shards):
+                picture = BytesIO()
+                Image.fromarray(images.pixels[row].permute(1, 2, 0).numpy()).save(picture, "PNG")
+                for extension, content in (("png", picture.getvalue()), ("cls", b"%d" % int(images.labels[row]))):
+                    member = tarfile.TarInfo(f"{row:05}.{extension}")
+                    member.size = len(content)
+                    shard.addfile(member, BytesIO(content))
+    (folder / "classes.txt").write_text("\n".join(images.classes))
 
 
 def main() -> None:
@@ -111,13 +165,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--finetuning", action="store_true", help="train as people fine-tune")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--finetuning", action="store_true", help="train as people fine-tune")
+    kinds.add_argument("--webdataset", action="store_true", help="train on a stream of tar shards")
     options = parser.parse_args()
-    recipes = finetuning() if options.finetuning else from_scratch()
-    same, killed_at = run_trials(recipes, options.trials, seed=options.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        recipes = finetuning() if options.finetuning else from_scratch()
+        if options.webdataset:
+            recipes = webdataset(Path(folder))
+        same, killed_at = run_trials(recipes, options.trials, seed=options.seed)
     figures = {"trials": options.trials, "killed in the state": dict(killed_at)}
     check = Check("runs that end with the same state and losses", same, at_least=options.trials)
-    finish("python -m benchmarks.interruptions", figures, [check])
+    kind = " --finetuning" * options.finetuning + " --webdataset" * options.webdataset
+    finish(f"python -m benchmarks.interruptions{kind}", figures, [check])
 
 
 def run_trials(recipes: Mapping[str, Recipe], trials: int, *, seed: int) -> tuple[int, Counter[str]]:

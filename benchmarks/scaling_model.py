@@ -32,11 +32,12 @@ IMAGE_BYTES = 2 * INTEGER
 ORDER_BYTES = 48
 """Bytes per image while `MemoryLoader` shuffles."""
 
-ROW_GROUP_BYTES = 185
-"""Bytes per row group that a process of `StreamLoader` holds."""
+ROW_GROUP_BYTES = 5 * INTEGER
+"""Bytes per row group that a process of `StreamLoader` holds in an epoch: where it is, its first row, how many of its
+rows take part, its turn, and the position after it."""
 
-CHOICE_BYTES = 81
-"""Bytes per stored row while a streamed run chooses the images to hold out."""
+EXCLUDED_BYTES = INTEGER
+"""Bytes per row that a stream leaves out, by its number."""
 
 FRESH_BYTES = 1 << 25
 """Arrays beyond this are fresh memory in every batch: the largest that the C library keeps for the next one."""
@@ -310,6 +311,6 @@ def memory_loader_bytes(images: int, *, shape: tuple[int, int, int]) -> int:
     return images * (math.prod(shape) + IMAGE_BYTES + ORDER_BYTES)
 
 
-def stream_index_bytes(rows: int, *, row_group: int, excluded: bool) -> int:
-    """What each process of a stream knows of all rows: their row groups and, where any is left out, a mask."""
-    return math.ceil(rows / row_group) * ROW_GROUP_BYTES + (rows if excluded else 0)
+def stream_index_bytes(rows: int, *, row_group: int, excluded: int) -> int:
+    """What each process of a stream holds of all rows: their row groups, and the numbers of those left out."""
+    return math.ceil(rows / row_group) * ROW_GROUP_BYTES + excluded * EXCLUDED_BYTES

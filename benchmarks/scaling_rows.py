@@ -5,7 +5,6 @@ from typing import Any
 
 from benchmarks.scaling_counts import network
 from benchmarks.scaling_model import (
-    CHOICE_BYTES,
     FLOAT,
     HALF,
     Hardware,
@@ -35,7 +34,7 @@ PRIMARY, AUXILIARY = Backbone("resnet50", small_images=False), Backbone("resnet1
 IMAGENET, BILLION = 1_281_167, 10**9
 CLASSES = (1_000, 21_841, 1_000_000)
 WORKERS = 1_000
-ROW_GROUP = 1_000
+ROW_GROUP, VALIDATION = 1_000, 50_000
 
 SIZES = (
     (1, 256, IMAGENET, 1_000, False),
@@ -166,9 +165,8 @@ def data_rows() -> list[dict[str, Any]]:
         {
             "images": images,
             "memory": memory_loader_bytes(images, shape=SHAPE),
-            "index": stream_index_bytes(images, row_group=ROW_GROUP, excluded=False),
-            "excluded": stream_index_bytes(images, row_group=ROW_GROUP, excluded=True),
-            "choice": CHOICE_BYTES * images,
+            "index": stream_index_bytes(images, row_group=ROW_GROUP, excluded=VALIDATION),
+            "large_groups": stream_index_bytes(images, row_group=10 * ROW_GROUP, excluded=VALIDATION),
         }
         for images in (IMAGENET, BILLION, 10 * BILLION)
     ]

@@ -233,7 +233,7 @@ def very_long_ones(place):
     return photos(place, {"dog": 4}, size=(2, 999))
 
 
-@odd("ValueError: .*pets holds neither Parquet files nor class folders of images$")
+@odd("ValueError: .*pets holds neither Parquet files nor tar shards nor class folders of images$")
 def no_images_at_all(place):
     place.mkdir()
     return place

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 import safetensors.numpy
+import torch
 from pyarrow import feather
 
 from benchmarks.object_store import object_store
@@ -25,6 +26,9 @@ from counterpoise.predictions import (
 )
 from counterpoise.predictions import digest as digests
 from counterpoise.scoring import score_files
+from counterpoise.training import load_run, train
+from counterpoise.training.folder import local_run
+from tests.runs import small_data, small_recipe
 
 ROWS = 300
 
@@ -188,3 +192,15 @@ def test_a_large_file_is_read_in_pieces_with_its_checksums(store, folder, monkey
     path.write_bytes(data)
     with pytest.raises(PredictionFileError, match=r"s3://.*p\.parquet: .*(CRC|checksum)"):
         list(open_predictions(where).batches())
+
+
+def test_a_run_is_read_from_a_store(store, folder):
+    recipe = small_recipe("ce", epochs=1)
+    train(recipe, folder / "run", data=small_data(recipe, test=False), page=False)
+    where = f"{address_of(folder, store)}/run"
+    here, there = load_run(folder / "run"), load_run(where)
+    assert not (local_run(where) / "checkpoints").exists()
+    for own, other in zip(here.model.parameters(), there.model.parameters(), strict=True):
+        assert torch.equal(own, other)
+    with pytest.raises(ValueError, match=r"s3://.*/nothing is no run"):
+        load_run(f"{address_of(folder, store)}/nothing")

@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import given
 
-from counterpoise.data import Augmentation, hold_out, normalised
+from counterpoise.data import Augmentation, hold_out, hold_out_hashed, normalised
 from counterpoise.data.augment import cropped
-from counterpoise.data.keyed import keyed_bits, keyed_integers, permutation
+from counterpoise.data.keyed import STRETCHES, keyed_bits, keyed_integers, permutation
 
 WORD = (1 << 64) - 1
 seeds = st.integers(0, WORD)
@@ -112,10 +112,36 @@ def test_validation_rows_are_a_sorted_partition(rows, seed, data):
     assert sorted([*train.tolist(), *held.tolist()]) == list(range(rows))
 
 
+@given(st.integers(2, 500) | st.integers(10**9, 10**12), seeds, st.data())
+def test_hashed_rows_are_those_of_a_loop_over_stretches(rows, seed, data):
+    count = data.draw(st.integers(1, min(rows - 1, 60)))
+    begin = (oracle(seed, 1, 0, STRETCHES) & (WORD >> 1)) % rows
+    expected = set()
+    for stretch in range(count):
+        start, stop = (edge * rows // count for edge in (stretch, stretch + 1))
+        place = start + (oracle(seed, 0, stretch, STRETCHES) & (WORD >> 1)) % (stop - start)
+        expected.add((begin + place) % rows)
+    assert hold_out_hashed(rows, size=count, seed=seed).tolist() == sorted(expected)
+    assert len(expected) == count
+
+
+@given(st.integers(10, 10**6), st.floats(0.1, 0.9))
+def test_a_hashed_share_is_exactly_the_share(rows, share):
+    assert len(hold_out_hashed(rows, size=share, seed=0)) == round(share * rows)
+
+
+def test_every_row_is_as_likely_to_be_held_out():
+    """Of 11 rows 6, over 10,000 seeds: each within five standard deviations of 6 / 11."""
+    held = torch.cat([hold_out_hashed(11, size=6, seed=seed) for seed in range(10_000)])
+    shares = torch.bincount(held, minlength=11).double() / 10_000
+    assert ((shares - 6 / 11).abs() < 5 * (6 / 11 * 5 / 11 / 10_000) ** 0.5).all()
+
+
 @pytest.mark.parametrize("size", [0, 10, 11, 0.0, 1.0, 0.01, -1])
 def test_a_part_that_leaves_nothing_is_refused(size):
-    with pytest.raises(ValueError, match="hold out"):
-        hold_out(10, size=size, seed=0)
+    for held in (hold_out, hold_out_hashed):
+        with pytest.raises(ValueError, match="hold out"):
+            held(10, size=size, seed=0)
 
 
 @pytest.mark.parametrize(("channels", "height", "width", "padding"), [(3, 32, 32, 4), (1, 8, 8, 1), (3, 6, 9, 0)])

@@ -251,7 +251,7 @@ def test_a_folder_of_images(tmp_path, split):
     assert images.classes == ("cat", "dog")
     assert images.labels.tolist() == [0, 0, 1, 1]
     assert torch.equal(images.pixels.permute(0, 2, 3, 1), torch.from_numpy(pixels[[0, 2, 1, 3]]))
-    with pytest.raises(ValueError, match="Parquet, which alone can be streamed"):
+    with pytest.raises(ValueError, match="neither Parquet nor a WebDataset, which alone can be streamed"):
         sample_ids(tmp_path / "pictures", split)
 
 
@@ -347,7 +347,7 @@ def test_labels_and_names_that_do_not_fit_are_refused(tmp_path):
 def test_what_is_nothing_at_all_says_so(tmp_path):
     with pytest.raises(ValueError, match=r"'cifra10' is not the name of a data set .*did you mean 'cifar10'"):
         resolve("cifra10")
-    with pytest.raises(ValueError, match="neither Parquet files nor class folders"):
+    with pytest.raises(ValueError, match="neither Parquet files nor tar shards nor class folders"):
         resolve(tmp_path)
     (tmp_path / "cifar10").mkdir()
     with pytest.raises(ValueError, match="cifar10 holds no Parquet files whose names start with train or test"):

@@ -16,8 +16,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from counterpoise.data import Augmentation, MemoryLoader, StreamLoader, hold_out, load_images, sample_ids
+from counterpoise.data.parquet import ParquetRows, chunk_of
 from counterpoise.data.row_groups import reader_ranges
-from counterpoise.data.rows import ParquetRows, chunk_of
 from counterpoise.data.sources import resolve
 from test_data_sets import encoded, random_pixels, write
 
@@ -194,7 +194,7 @@ def test_resuming_reads_no_row_group_before_the_window(folder, monkeypatch):
         read.extend(ids.tolist())
         return chunk_of(table, columns, ids, where)
 
-    monkeypatch.setattr("counterpoise.data.row_groups.chunk_of", recorded)
+    monkeypatch.setattr("counterpoise.data.parquet.chunk_of", recorded)
     each = stream(folder)
     each.load_state_dict({**each.state_dict(), "consumed": 10})
     assert len(list(each)) == 3
@@ -219,12 +219,14 @@ def test_the_broken_image_of_a_window_is_named_by_its_own_file(tmp_path):
 
 
 def test_a_large_row_group_is_not_held_at_once(tmp_path):
-    """3,000 images of 3 kB in one row group, of which the first are read."""
-    write(tmp_path / "train.parquet", random_pixels(3000, 32), [0] * 3000)
+    """10,000 rows of 3 kB in one row group, of which the first are read."""
+    rows = 10_000
+    images = [np.random.default_rng(row).bytes(3000) for row in range(rows)]
+    pq.write_table(pa.table({"image": images, "label": [0] * rows}), tmp_path / "train.parquet", row_group_size=rows)
     source = resolve(tmp_path)
     before = pa.total_allocated_bytes()
-    tables = ParquetRows(source, source.files["train"][0]).tables(0, most=100)
-    next(tables)
+    chunks = ParquetRows(source, source.files["train"][0]).chunks(0, np.arange(rows), most=100)
+    assert len(next(chunks).ids) == 100
     assert pa.total_allocated_bytes() - before < (tmp_path / "train.parquet").stat().st_size / 2
 
 
@@ -305,11 +307,11 @@ def test_memory_does_not_grow_with_the_rows(real_data):
 def test_some_rows_are_read_in_place_without_the_row_groups_between(folder, monkeypatch):
     read = []
 
-    def watched(self, group=None, *, most=1000, tables=ParquetRows.tables):
-        read.append((Path(self.name).name, group))
-        return tables(self, group, most=most)
+    def watched(self, place, rows, *, most, chunks=ParquetRows.chunks):
+        read.append((Path(self.name).name, place))
+        return chunks(self, place, rows, most=most)
 
-    monkeypatch.setattr(ParquetRows, "tables", watched)
+    monkeypatch.setattr(ParquetRows, "chunks", watched)
     chosen = torch.tensor([51, 3, 21, 22])
     found = load_images(folder, "train", ids=chosen, in_place=True)
     assert read == [("train-0.parquet", 0), ("train-1.parquet", 0), ("train-1.parquet", 3)]
@@ -328,7 +330,7 @@ def test_what_cannot_be_streamed_is_refused(folder, tmp_path):
         stream(folder, exclude=torch.tensor([2, 53]))
     with pytest.raises(ValueError, match="window must be at least 1"):
         stream(folder, window=0)
-    with pytest.raises(ValueError, match=r"digits .*is no Parquet, which alone can be streamed"):
+    with pytest.raises(ValueError, match=r"digits .*is neither Parquet nor a WebDataset"):
         sample_ids("digits", "train")
     table = pa.table({"image": [encoded(np.zeros((4, 4, 3), np.uint8))] * 3, "label": [0, -2, 1]})
     pq.write_table(table, tmp_path / "train.parquet")

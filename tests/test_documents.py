@@ -8,6 +8,7 @@ import pytest
 
 from counterpoise._documents import from_document, to_document
 from counterpoise.calibrators import load_calibrator
+from counterpoise.data.tars import ShardIndex
 from counterpoise.export import ModelConfig
 from counterpoise.metrics import Scores
 from counterpoise.metrics.comparison import Evaluation
@@ -27,6 +28,7 @@ FIRST = Path(__file__).parent / "golden" / "documents"
         ("search-2.json", Search.from_json),
         ("scores-1.json", Scores.from_json),
         ("evaluation-1.json", Evaluation.from_json),
+        ("shard-index-1.json", ShardIndex.from_json),
     ],
 )
 def test_the_present_version_reads_as_it_was_first_and_nothing_of_it_is_lost(name, read):

@@ -1,9 +1,11 @@
 """Predicting many files of images: as one process does, whole or not at all, once, and never into another run's folder."""
 
+import io
 import json
 import os
 import pickle
 import shutil
+import tarfile
 from dataclasses import replace
 
 import numpy as np
@@ -295,3 +297,20 @@ def test_a_cluster_predicts_what_one_process_does(tmp_path, run, images, predict
     assert not ray.is_initialized()
     assert np.array_equal(values(tmp_path / "out")[0], values(predicted)[0])
     assert largest_difference(scores.to_json(), score_files([predicted]).to_json()) <= 1e-12
+
+
+def test_tar_shards_are_predicted_as_the_same_images_in_parquet(tmp_path, run, images, predicted):
+    (tmp_path / "shards").mkdir()
+    for path in sorted(images.iterdir()):
+        with tarfile.open(tmp_path / "shards" / f"{path.stem}.tar", "w") as shard:
+            for row, (image, label) in enumerate(zip(*pq.read_table(path).to_pydict().values(), strict=True)):
+                for name, data in ((f"{row:03}.png", image["bytes"]), (f"{row:03}.cls", str(label).encode())):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    shard.addfile(member, io.BytesIO(data))
+    predict_shards(run, tmp_path / "shards", tmp_path / "out")
+    assert [each.path.name for each in find_shards(tmp_path / "out").shards] == [
+        f"part-0000{n}.parquet" for n in range(4)
+    ]
+    for found, expected in zip(values(tmp_path / "out"), values(predicted), strict=True):
+        assert np.array_equal(found, expected)

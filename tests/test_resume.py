@@ -192,14 +192,15 @@ def test_checkpoints_hold_data_and_never_code(tmp_path):
 @pytest.mark.parametrize(
     ("recipes", "trials"),
     [
-        (interruptions.from_scratch, 1),
-        pytest.param(interruptions.from_scratch, 3, marks=pytest.mark.long),
-        (lambda: {"mte1, memory": interruptions.finetuning()["mte1, memory"]}, 3),
-        pytest.param(interruptions.finetuning, 6, marks=pytest.mark.long),
+        (lambda _: interruptions.from_scratch(), 1),
+        pytest.param(lambda _: interruptions.from_scratch(), 3, marks=pytest.mark.long),
+        (lambda _: {"mte1, memory": interruptions.finetuning()["mte1, memory"]}, 3),
+        pytest.param(lambda _: interruptions.finetuning(), 6, marks=pytest.mark.long),
+        (interruptions.webdataset, 2),
     ],
 )
-def test_killed_runs_end_with_the_same_bits(real_data, monkeypatch, recipes, trials):
+def test_killed_runs_end_with_the_same_bits(real_data, tmp_path, monkeypatch, recipes, trials):
     """The short form of `python -m benchmarks.interruptions`."""
     monkeypatch.setenv("COUNTERPOISE_DATA", str(real_data("cifar10")))
-    same, _ = interruptions.run_trials(recipes(), trials, seed=0)
+    same, _ = interruptions.run_trials(recipes(tmp_path), trials, seed=0)
     assert same == trials

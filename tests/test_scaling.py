@@ -1,6 +1,5 @@
 """The cost model of docs/scaling.md against independent counts, and what must hold at any size."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from benchmarks.scaling_counts import activation_bytes, network, peak_of
 from benchmarks.scaling_machine import Size, file_bytes, loss_run, predictions, stepper, together
 from benchmarks.scaling_rows import CLASSES, Assumptions
 from counterpoise import Stream
-from counterpoise.data import Images, MemoryLoader
-from counterpoise.data.row_groups import RowGroup
+from counterpoise.data import Images, MemoryLoader, hold_out_hashed
+from counterpoise.data.row_groups import epoch_order
 from counterpoise.metrics import ClasswiseCalibration
 from counterpoise.models import Backbone, build_model
 from counterpoise.predictions.parquet import most_rows
@@ -139,34 +138,27 @@ def test_images_in_memory():
     assert held + order == model.memory_loader_bytes(1000, shape=(3, 8, 8))
 
 
-def test_the_index_of_a_stream_grows_by_row_groups_and_the_choice_by_rows(tmp_path: Path):
-    pyarrow, parquet_module = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+def test_a_stream_holds_row_groups_and_what_is_held_out_and_nothing_of_other_rows(tmp_path: Path):
     image = pytest.importorskip("PIL.Image")
-    rows, picture = 40_000, tmp_path / "one.png"
+    arrow, parquet_module = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    picture = tmp_path / "one.png"
     image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(picture)
-    encoded = pyarrow.array([picture.read_bytes()] * rows)
-    table = pyarrow.table({"image": encoded, "label": np.arange(rows) % 3})
-    for split in ("train", "test"):
-        parquet_module.write_table(table, tmp_path / f"{split}.parquet", row_group_size=1000)
-    options = DataOptions(name=str(tmp_path), pipeline="stream", workers=0, validation=10)
-    loaders = []
-    peak = peak_of(lambda: loaders.append(named_data(Recipe(data=options, batch=10)).training(0, 0, 1))).most
-    assert peak / rows == pytest.approx(model.CHOICE_BYTES, rel=0.02)
-    (loader,) = loaders
+    rows, held = 40_000, 70
+    encoded = arrow.array([picture.read_bytes()] * rows)
+    table = arrow.table({"image": encoded, "label": np.arange(rows) % 3})
+    parquet_module.write_table(table, tmp_path / "train.parquet", row_group_size=100)
+    options = DataOptions(name=str(tmp_path), pipeline="stream", workers=0, validation=held)
+    loader = named_data(Recipe(data=options, batch=10)).training(0, 0, 1)
     split = loader._split
-    assert len(split.row_groups) == math.ceil(rows / 1000)
-    assert split.kept.nbytes == rows
+    order = epoch_order(split, seed=0, epoch=0, shuffle=True)
+    found = (split.places, split.firsts, split.counts, order.order, order.ends, split.left_out)
+    edge = 8
+    assert sum(each.nbytes for each in found) - edge == model.stream_index_bytes(rows, row_group=100, excluded=held)
 
 
-def test_a_row_group_in_memory():
-    import tracemalloc
-
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    row_groups = tuple(RowGroup("file", 300 + index, 10**9 + 1000 * index, 1000 + index) for index in range(20_000))
-    each = (tracemalloc.get_traced_memory()[0] - before) / len(row_groups)
-    tracemalloc.stop()
-    assert each == pytest.approx(model.ROW_GROUP_BYTES, rel=0.2)
+def test_choosing_rows_to_hold_out_takes_no_more_for_more_rows():
+    few, many = (peak_of(lambda rows=rows: hold_out_hashed(rows, size=500, seed=0)).most for rows in (10**4, 10**12))
+    assert few == many
 
 
 def test_ranks_send_what_the_formula_says():
@@ -185,7 +177,7 @@ def test_by_hand():
     assert model.step_flops(JOB) == 3 * 32 * 2 * 1e9
     assert model.checkpoint_bytes(JOB) == 8 * 2 * 10**7
     assert model.merge_rounds(1000) == 10
-    assert model.stream_index_bytes(10**10, row_group=1000, excluded=True) == 10**7 * model.ROW_GROUP_BYTES + 10**10
+    assert model.stream_index_bytes(10**10, row_group=1000, excluded=50_000) == 10**7 * 40 + 400_000
     assert (bytes_text(2.596e9), count_text(10**9), seconds_text(7200)) == ("2.6 GB", "1 B", "2 h")
 
 

@@ -4,17 +4,20 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 from counterpoise import MutualTransport
+from counterpoise.data import hold_out, hold_out_hashed
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import open_predictions, read_predictions
 from counterpoise.recipes import METHODS
 from counterpoise.recipes.catalog import RECIPES
-from counterpoise.recipes.config import OptimizerOptions, Recipe
+from counterpoise.recipes.config import DataOptions, OptimizerOptions, Recipe
 from counterpoise.training import load_run, named_data, predict, resume, train
 from counterpoise.training.callbacks import kept_samples
 from counterpoise.training.engine import fit
@@ -24,6 +27,7 @@ from counterpoise.training.module import decay_factor
 from counterpoise.training.networks import recipe_models
 from counterpoise.training.progress import quiet
 from runs import CLASSES, small_data, small_recipe, striped_images
+from test_data_sets import encoded
 
 
 def losses(folder) -> list[float]:
@@ -85,6 +89,68 @@ def test_only_so_many_images_are_predicted():
     recipe = small_recipe(data__name="digits", data__limit=60, evaluation__images=7)
     assert len(named_data(recipe).test()) == 7
     assert len(named_data(small_recipe(data__name="digits", data__limit=60)).test()) > 7
+
+
+def stream_of(folder, **options):
+    data = DataOptions(name=str(folder), workers=0, window=7, **{"pipeline": "stream", "validation": 12} | options)
+    return small_recipe("ce", batch=4, data=data)
+
+
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("set")
+    for split, rows in {"train": 60, "test": 5}.items():
+        images = striped_images(rows)
+        pictures = [encoded(image) for image in images.pixels.permute(0, 2, 3, 1).numpy()]
+        table = pa.table({"image": pictures, "label": images.labels.numpy()})
+        pq.write_table(table, folder / f"{split}.parquet", row_group_size=7)
+    return folder
+
+
+@pytest.mark.parametrize("limits", [{}, {"limit": 40}, {"limit": 31, "spread": True}])
+def test_validation_rows_of_a_stream_are_those_of_the_hash_whoever_trains(parquet, limits):
+    """And those that a memory pipeline has by the same rule; all others that the limit leaves are trained on."""
+    recipe = stream_of(parquet, **limits)
+    data = named_data(recipe)
+    limit = limits.get("limit", 60)
+    rows = [row * 60 // limit if "spread" in limits else row for row in range(limit)]
+    held = [rows[position] for position in hold_out_hashed(limit, size=12, seed=recipe.seed).tolist()]
+    assert data.validation_rows.tolist() == data.validation.ids.tolist() == held
+    for world, workers in ((1, 0), (2, 0), (4, 0)):
+        many = named_data(replace(recipe, data=replace(recipe.data, workers=workers)))
+        trained = [
+            row for rank in range(world) for batch in many.training(0, rank, world) for row in batch.ids.tolist()
+        ]
+        assert len(trained) == (limit - 12) // 4 * 4
+        assert set(trained) <= set(rows) - set(held)
+    in_memory = named_data(stream_of(parquet, pipeline="memory", validation_rows="hashed", **limits))
+    assert torch.equal(in_memory.validation.pixels, data.validation.pixels)
+    assert torch.equal(in_memory.validation_rows, data.validation_rows)
+
+
+def test_streams_of_the_first_version_hold_out_what_they_held_out(parquet):
+    document = json.loads(stream_of(parquet).to_json())
+    del document["data"]["validation_rows"]
+    document["data"]["held_out"] = document["data"].pop("validation")
+    first = Recipe.from_json(json.dumps(document | {"schema_version": 1}))
+    assert first.data.held_out_rule == "shuffled"
+    assert named_data(first).validation_rows.tolist() == hold_out(60, size=12, seed=first.seed)[1].tolist()
+    assert first.digest != stream_of(parquet).digest
+
+
+def test_no_validation_image_is_read_before_it_is_needed(parquet, tmp_path):
+    recipe = stream_of(parquet)
+    held = named_data(recipe).validation_rows.tolist()
+    table = pq.read_table(parquet / "train.parquet")
+    images = table.column("image").to_pylist()
+    for row in held:
+        images[row] = b"damaged" if row else images[row]  # the first one tells the shape
+    pq.write_table(table.set_column(0, "image", pa.array(images)), tmp_path / "train.parquet", row_group_size=7)
+    pq.write_table(pq.read_table(parquet / "test.parquet"), tmp_path / "test.parquet")
+    data = named_data(replace(recipe, data=replace(recipe.data, name=str(tmp_path))))
+    assert len(list(data.training(0, 0, 1))) == 12
+    with pytest.raises(ValueError, match=rf"row {next(filter(None, held))} of the split: not an image"):
+        _ = data.validation
 
 
 @pytest.mark.parametrize("pipeline", ["memory", "stream"])

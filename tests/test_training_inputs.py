@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from counterpoise.cli import parse
 from counterpoise.data import Images
+from counterpoise.data.memory import batches_of
 from counterpoise.predictions import read_predictions
 from counterpoise.recipes.config import EvaluationOptions
 from counterpoise.training import from_images, load_run, named_data, predict, train
@@ -89,8 +90,9 @@ def test_ranks_share_the_batches_of_validation(batch, world, expected):
         strategy = SimpleNamespace(root_device=torch.device("cpu"))
         module.trainer = SimpleNamespace(global_rank=rank, world_size=world, strategy=strategy)
         loader = module.val_dataloader()
-        assert loader.batch == expected
-        seen += [row for images in loader for row in images.ids.tolist()]
+        batches = list(loader)
+        assert len(batches) == len(loader) == batches_of(23, batch=expected, rank=rank, drop_last=False)
+        seen += [row for images in batches for row in images.ids.tolist()]
     assert sorted(seen) == sorted(small_data(recipe).validation.ids.tolist())
 
 

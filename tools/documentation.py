@@ -276,6 +276,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "float16": ("predictions.md", float16_section),
     "training": ("runs.md", training_section),
     "interruptions": ("runs.md", interruptions_section),
+    "interruptions_webdataset": ("runs.md", interruptions_section),
     "export": ("runs.md", export_section),
     "studies": ("benchmark.md", studies_section),
     "grid": ("benchmark.md", grid_section),

@@ -5,7 +5,8 @@ import textwrap
 from dataclasses import fields
 from typing import Any
 
-from benchmarks.scaling_rows import BILLION, ROW_GROUP, SHAPE, WORKERS, Assumptions
+from benchmarks.scaling_rows import BILLION, ROW_GROUP, SHAPE, VALIDATION, WORKERS, Assumptions
+from benchmarks.streams import KINDS
 from tools.markdown import markdown_table
 
 
@@ -109,12 +110,24 @@ def data_section(document: dict[str, Any]) -> str:
     rows = document["figures"]["data"]
     names = {
         "memory": "memory pipeline, on every device",
-        "index": f"stream, row groups of {ROW_GROUP:,}, in every process",
-        "excluded": "the same where any row is left out",
-        "choice": "while `counterpoise train` chooses the rows to hold out, in every process",
+        "index": f"stream, row groups of {ROW_GROUP:,}, {VALIDATION:,} rows held out, in every process",
+        "large_groups": f"the same, row groups of {10 * ROW_GROUP:,}",
     }
     lines = [[title, *(bytes_text(row[key]) for row in rows)] for key, title in names.items()]
     return markdown_table([f"images of {SHAPE[1]} pixels", *(count_text(row["images"]) for row in rows)], lines)
+
+
+def streams_section(document: dict[str, Any]) -> str:
+    """What starting to stream takes."""
+    figures = document["figures"]
+    kinds = [figures[kind] for kind in KINDS]
+    lines = [
+        ["memory beyond Python and its libraries", *(bytes_text(1e6 * kind["megabytes_added"]) for kind in kinds)],
+        ["processor time, imports included", *(seconds_text(kind["processor_seconds"]) for kind in kinds)],
+        ["imports alone", *(seconds_text(kind["processor_seconds_of_imports"]) for kind in kinds)],
+    ]
+    head = f"{count_text(figures['rows'])} rows in {figures['files']:,} files, {figures['row_groups']:,} row groups"
+    return markdown_table([head, *KINDS.values()], lines)
 
 
 def predictions_section(document: dict[str, Any]) -> str:
@@ -166,5 +179,6 @@ SECTIONS = {
     "scaling-evaluation": evaluation_section,
     "scaling-data": data_section,
     "scaling-predictions": predictions_section,
+    "streams": streams_section,
 }
 """Marks of docs/scaling.md, and what goes between them."""

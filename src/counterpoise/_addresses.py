@@ -213,7 +213,7 @@ class Address:
 
     def _place(self) -> tuple["pyarrow.fs.FileSystem", str]:
         settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS)))
-        filesystem, root = self._reached(lambda: _filesystem(self.store, settings))
+        filesystem, root = self._reached(lambda: _filesystem(self.store, settings, os.getpid()))
         return filesystem, root if self.key == PurePosixPath() else f"{root.rstrip('/')}/{self.key}"
 
     def _reached(self, request: Callable[[], T]) -> T:
@@ -298,8 +298,13 @@ def as_path(location: "str | Path | Address") -> "Path | Address":
 
 
 @lru_cache(maxsize=64)
-def _filesystem(store: str, _settings: tuple[tuple[str, str], ...]) -> tuple["pyarrow.fs.FileSystem", str]:
-    """The client of a store, made once for the settings that it takes from the environment."""
+def _filesystem(
+    store: str, _settings: tuple[tuple[str, str], ...], _process: int
+) -> tuple["pyarrow.fs.FileSystem", str]:
+    """The client of a store, made once for the settings that it takes from the environment.
+
+    And for each process: a fork would share its connections with its parent, and mix up what comes through them.
+    """
     require("pyarrow", extra="report", purpose="reading from object stores")
     import pyarrow as pa
     from pyarrow import fs

@@ -1,27 +1,34 @@
-"""Where the work of a command is done, by its options."""
+"""The engine that `--workers` and `--ray` name."""
 
-from typing import TYPE_CHECKING, Annotated
-
-import tyro
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from counterpoise._engines import Engine
 
-RayAddress = Annotated[str | None, tyro.conf.arg(metavar="ADDRESS", help_behavior_hint="")]
-
 
 def require_one_engine(workers: int, ray: str | None) -> None:
-    """Refuse options that contradict each other."""
+    """Refuse options that do not agree."""
     if workers < 0:
         raise ValueError(f"--workers must be 0 or more, got {workers}")
     if workers and ray is not None:
         raise ValueError("choose one of --workers and --ray")
 
 
-def engine_of(workers: int, ray: str | None, *, gpus: float = 0) -> "Engine | None":
-    """Processes of this machine, a cluster whose tasks have so many GPUs each, or None for this process."""
+@contextmanager
+def engine_of(*, workers: int, ray: str | None, gpus: float = 0) -> Iterator["Engine | None"]:
+    """The engine, None for this process alone; it ends with the block."""
     from counterpoise._engines import Processes, Ray
 
-    if ray is not None:
-        return Ray(ray, gpus=gpus)
-    return Processes(workers) if workers else None
+    if ray is None and not workers:
+        yield None
+        return
+    # Ray says on standard output that a worker died, where programs expect our JSON.
+    with redirect_stdout(sys.stderr):
+        engine = Processes(workers) if ray is None else Ray(ray, gpus=gpus)
+        try:
+            yield engine
+        finally:
+            engine.close()

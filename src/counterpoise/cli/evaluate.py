@@ -20,7 +20,7 @@ from counterpoise._choices import (
 from counterpoise._extras import require_installed
 from counterpoise._files import FilePath
 from counterpoise._text import printable
-from counterpoise.cli.engines import RayAddress, engine_of, require_one_engine
+from counterpoise.cli.engines import engine_of, require_one_engine
 from counterpoise.cli.paths import require_file_path, require_folder_path, require_prediction_files
 from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import ProgressLine
@@ -107,7 +107,7 @@ class Evaluate:
     """Batches that are measured at a time, each by one thread, while one more thread reads."""
     workers: int = 0
     """Processes of this machine that score files in parallel; 0 for none but this one."""
-    ray: RayAddress = None
+    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS", help_behavior_hint="")] = None
     """Ray cluster that scores files in parallel: auto for the one that this machine belongs to, or local."""
 
     def run(self) -> None:
@@ -150,31 +150,28 @@ class Evaluate:
         # Operations on a batch are too small to share; batches are not.
         torch.set_num_threads(1)
         progress = ProgressLine()
-        engine = engine_of(self.workers, self.ray)
         size = sum(path.stat().st_size for path in shards if isinstance(path, Path) and path.is_file())
         if size > _SECOND_OF_HASHING:
             progress.say(f"checking the digests of {size / 1e9:.1f} GB", at_once=True)
         try:
-            evaluation = score_files(
-                paths,
-                names=names,
-                ood=self.ood,
-                columns=columns,
-                read_as=self.read_as,
-                by=self.by,
-                score=self.score,
-                bins=self.bins,
-                level=self.level,
-                threads=self.threads,
-                engine=engine,
-                progress=progress.rows,
-            )
+            with engine_of(workers=self.workers, ray=self.ray) as engine:
+                evaluation = score_files(
+                    paths,
+                    names=names,
+                    ood=self.ood,
+                    columns=columns,
+                    read_as=self.read_as,
+                    by=self.by,
+                    score=self.score,
+                    bins=self.bins,
+                    level=self.level,
+                    threads=self.threads,
+                    engine=engine,
+                    progress=progress.rows,
+                )
         except AmbiguousInputError as question:
             progress.clear()
             raise ValueError(question.as_commands(sys.argv[2:])) from None
-        finally:
-            if engine is not None:
-                engine.close()
         if html is not None:
             from counterpoise.report.page import write_report
 

@@ -1,12 +1,13 @@
 """`counterpoise export`: the trained primary as a file to deploy, or as a folder to share."""
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from counterpoise._addresses import Address, as_path
 from counterpoise._extras import require_installed
 from counterpoise.cli.evaluate import Flag
 from counterpoise.cli.paths import require_file_path, require_folder_path
@@ -35,7 +36,7 @@ class Export:
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of the run."""
+    """Folder of the run, or its address in an object store."""
     to: Literal["safetensors", "onnx", "pt2", "hub"]
     """Format: weights alone, ONNX, a torch.export program, or a folder to share."""
     temperature: Annotated[str | None, tyro.conf.arg(metavar="fitted|NUMBER|FILE")] = None
@@ -61,8 +62,13 @@ class Export:
             require_file_path(self.out, option="--out")
         self._require_temperature()
         self._require_extras()
-        from counterpoise.training.folder import RunFolder, trained_folders
+        from counterpoise.training.folder import RunFolder, local_run, trained_folders
 
+        if isinstance(as_path(self.folder), Address):
+            if self.out is None:
+                raise ValueError(f"{as_path(self.folder)} is only read: say with --out what to write")
+            replace(self, folder=local_run(self.folder)).run()
+            return
         trained_folders(RunFolder(self.folder), member=self.member)
         from counterpoise.training import load_run
         from counterpoise.training.networks import Members

@@ -11,7 +11,7 @@ from counterpoise._addresses import Address, as_path
 from counterpoise._choices import DEFAULT_RISK
 from counterpoise._files import FilePath
 from counterpoise._text import printable
-from counterpoise.cli.engines import RayAddress, engine_of, require_one_engine
+from counterpoise.cli.engines import engine_of, require_one_engine
 from counterpoise.cli.evaluate import Flag
 from counterpoise.cli.paths import require_file_path, require_folder_path
 from counterpoise.cli.program import usage_errors
@@ -24,14 +24,14 @@ class Predict:
     """Write what a trained model says about a data set, as Parquet for `counterpoise evaluate`.
 
     With a folder for `--out`, or an address such as s3://bucket/predictions, images are predicted file by file and
-    batch by batch: for each Parquet file of images one of predictions, and a manifest at last. Run it again after an
+    batch by batch: for each file of images one of predictions, and a manifest at last. Run it again after an
     interruption: files that are whole are not predicted again.
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE.onnx")]
-    """Folder of the run, or an ONNX file that `counterpoise export` wrote."""
+    """Folder of the run, or an ONNX file that `counterpoise export` wrote; or an address of such."""
     data: Annotated[str, tyro.conf.arg(metavar="NAME")]
-    """Data set: a name, a Parquet file or folder, an address of such, an image folder, or a hub id."""
+    """Data set: a name, Parquet files or tar shards, by path or address, an image folder, or a hub id."""
     split: str | None = None
     """Split of it; by default test, or all of one that is not divided."""
     domain: str | None = None
@@ -52,7 +52,7 @@ class Predict:
     """Print the scores as JSON instead of a table."""
     workers: int = 0
     """Processes of this machine that predict files in parallel; 0 for none but this one."""
-    ray: RayAddress = None
+    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS", help_behavior_hint="")] = None
     """Ray cluster that predicts files in parallel: auto for the one that this machine belongs to, or local."""
     gpus_per_worker: float = 0
     """GPUs of each of the cluster's workers; a fraction where several share one."""
@@ -63,10 +63,11 @@ class Predict:
         from counterpoise.predictions.formats import is_prediction_file
         from counterpoise.recipes.config import corruption_names
 
-        out, images = None if self.out is None else as_path(self.out), as_path(self.data)
+        out = None if self.out is None else as_path(self.out)
+        stored = any(isinstance(as_path(each), Address) for each in (self.model, self.data))
         one_file = out is None or out.suffix.lower() == ".parquet"
         program = self.model.suffix.lower() == ".onnx" and not self.model.is_dir()
-        streamed = program or self.score_only or not one_file or isinstance(images, Address)
+        streamed = program or self.score_only or not one_file or stored
         with usage_errors():
             if out is not None and not one_file and is_prediction_file(out):
                 raise ValueError(f"--out {out}: predictions are written as Parquet; give it the ending .parquet")
@@ -101,9 +102,8 @@ class Predict:
         from counterpoise.training.predicting import predict_shards, score_shards
 
         progress, device = ProgressLine(), self.device or ("cuda" if self.gpus_per_worker else "cpu")
-        engine = engine_of(self.workers, self.ray, gpus=self.gpus_per_worker)
-        model = as_path(self.model)
-        try:
+        model, evaluation = as_path(self.model), None
+        with engine_of(workers=self.workers, ray=self.ray, gpus=self.gpus_per_worker) as engine:
             if out is not None:
                 written = predict_shards(
                     model,
@@ -117,25 +117,23 @@ class Predict:
                     engine=engine,
                     progress=progress.rows,
                 )
-                progress.clear()
-                print(written)
-                return
-            evaluation = score_shards(
-                model,
-                self.data,
-                split=self.split,
-                root=self.data_root,
-                size=self.size,
-                device=device,
-                engine=engine,
-                progress=progress.rows,
-            )
-        finally:
-            if engine is not None:
-                engine.close()
+            else:
+                evaluation = score_shards(
+                    model,
+                    self.data,
+                    split=self.split,
+                    root=self.data_root,
+                    size=self.size,
+                    device=device,
+                    engine=engine,
+                    progress=progress.rows,
+                )
+        progress.clear()
+        if evaluation is None:
+            print(written)
+            return
         from counterpoise.report import terminal
 
-        progress.clear()
         for notice in evaluation.notices:
             print(f"counterpoise: note: {printable(notice)}", file=sys.stderr)
         print(evaluation.to_json() if self.json else terminal.as_text(evaluation, risk=DEFAULT_RISK, everything=False))

@@ -11,18 +11,20 @@ from counterpoise.data.sources import DataSource, resolve
 
 if TYPE_CHECKING:
     from counterpoise.data.augment import Augmentation, normalised
-    from counterpoise.data.images import Images, hold_out, load_images
+    from counterpoise.data.images import Images, hold_out, hold_out_hashed, load_images
     from counterpoise.data.memory import Batch, MemoryLoader
     from counterpoise.data.stream import StreamLoader, sample_ids
+    from counterpoise.data.tars import index_shards
     from counterpoise.data.transforms import Mixing, Transforms
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
             "augment": "Augmentation normalised",
-            "images": "Images hold_out load_images",
+            "images": "Images hold_out hold_out_hashed load_images",
             "memory": "Batch MemoryLoader",
             "stream": "StreamLoader sample_ids",
+            "tars": "index_shards",
             "transforms": "Mixing Transforms",
         },
     )
@@ -39,6 +41,8 @@ __all__ = [
     "StreamLoader",
     "Transforms",
     "hold_out",
+    "hold_out_hashed",
+    "index_shards",
     "load_images",
     "normalised",
     "resolve",

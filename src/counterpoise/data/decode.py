@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from counterpoise._extras import require
-from counterpoise.data.rows import Chunk
+from counterpoise.data.chunks import Chunk
 
 _MODES = {1: "L", 3: "RGB"}
 _ORIENTATION = 0x0112

@@ -1,6 +1,6 @@
 """Image sets that fit into memory, as uint8 tensors that are decoded once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,13 @@ from torch import Tensor
 
 from counterpoise._arrays import class_indices
 from counterpoise._extras import require
+from counterpoise.data.chunks import UNLABELLED, Progress, Rows, numbers_to, require_row_numbers
 from counterpoise.data.decode import Survey, surveyed_chunk
-from counterpoise.data.keyed import HELD_OUT, permutation
-from counterpoise.data.row_groups import rows_in_place
-from counterpoise.data.rows import UNLABELLED, numbers_to, read_rows, require_row_numbers
+from counterpoise.data.keyed import HELD_OUT, STRETCHES, keyed_bits, permutation
+from counterpoise.data.row_groups import open_split, rows_of
+from counterpoise.data.rows import read_rows
 from counterpoise.data.sets import ImageSet
 from counterpoise.data.sources import FILES, resolve
-
-Progress = Callable[[int, int], None]
-"""Called with the rows done and the rows in all."""
 
 _DIGITS_TEST = 360
 _DIGITS_SEED = 0
@@ -164,8 +162,7 @@ def load_images(
         ids: only the rows with these numbers, in their stored order.
         limit: the first rows only.
         size: resize the shorter side to it and crop the centre; needed where images differ in size.
-        in_place: read Parquet files of the hub where they are, without a copy of the whole set in the hub's cache, and
-            only the row groups that are needed, local or not.
+        in_place: read Parquet files of the hub where they are, without a copy of the whole set in the hub's cache.
         survey: filled with what is found; it may ask to leave out what cannot be decoded.
         progress: called with the rows read and the rows there are.
     """
@@ -180,11 +177,28 @@ def load_images(
         images = _digits(source.info, split)
         chosen = torch.arange(len(images)) if ids is None else torch.nonzero(torch.isin(images.ids, ids))[:, 0]
         return images.take(chosen[:limit])
-    in_place = in_place and source.kind not in FILES
-    rows = rows_in_place(source, split, domain=domain, ids=ids) if in_place else read_rows(source, split, domain=domain)
-    if ids is not None:
-        require_row_numbers(ids, rows.total)
-    most = rows.total if limit is None else min(limit, rows.total)
+    if source.kind in FILES or (source.kind == "hub" and not in_place):
+        rows = read_rows(source, split, domain=domain)
+        rows = rows if ids is None else _selected(rows, ids)
+    else:
+        opened = open_split(source, split, domain=domain)
+        rows = rows_of(opened if ids is None else opened.only(ids))
+    where = f"{source.info.name}, split {split!r} at {source.location}"
+    return decoded_rows(rows, source.info, limit=limit, size=size, survey=survey, progress=progress, where=where)
+
+
+def decoded_rows(
+    rows: Rows,
+    info: ImageSet,
+    *,
+    where: str,
+    size: int | None,
+    limit: int | None = None,
+    survey: Survey | None = None,
+    progress: Progress | None = None,
+) -> Images:
+    """Some rows in memory; arguments are those of `load_images`, and what errors call the rows."""
+    most = rows.most if limit is None else min(limit, rows.most)
     survey = survey or Survey()
     pixels: npt.NDArray[np.uint8] | None = None
     labels: list[npt.NDArray[np.int64]] = []
@@ -192,16 +206,13 @@ def load_images(
     filled = 0
     for chunk in rows.chunks:
         if progress is not None:
-            progress(int(chunk.ids[0]), rows.total)
-        if ids is not None:
-            chunk = chunk.part(np.isin(chunk.ids, ids.numpy()))
+            progress(int(chunk.ids[0]), rows.stored)
         chunk = chunk.part(slice(most - filled))
-        if len(chunk.ids):
-            shape = None if pixels is None else pixels.shape[1:]
-            decoded, chunk = surveyed_chunk(chunk, channels=source.info.channels, size=size, shape=shape, survey=survey)
+        shape = None if pixels is None else pixels.shape[1:]
+        decoded, chunk = surveyed_chunk(chunk, channels=info.channels, size=size, shape=shape, survey=survey)
         if len(chunk.ids):
             if pixels is None:
-                pixels = np.empty((most if ids is None else min(most, len(ids)), *decoded.shape[1:]), np.uint8)
+                pixels = np.empty((most, *decoded.shape[1:]), np.uint8)
             pixels[filled : filled + len(decoded)] = decoded
             filled += len(decoded)
             labels.append(chunk.labels)
@@ -209,11 +220,18 @@ def load_images(
         if filled == most:
             break
     if progress is not None:
-        progress(rows.total, rows.total)
+        progress(rows.stored, rows.stored)
     if pixels is None:
         damaged = f"; the first that cannot be read: {survey.unreadable[0]}" if survey.unreadable else ""
-        raise ValueError(f"{source.info.name}, split {split!r} at {source.location} has no such rows{damaged}")
-    return _images_of(source.info, rows.classes, pixels[:filled], np.concatenate(labels), np.concatenate(found))
+        raise ValueError(f"{where} has no such rows{damaged}")
+    return _images_of(info, rows.classes, pixels[:filled], np.concatenate(labels), np.concatenate(found))
+
+
+def _selected(rows: Rows, ids: Tensor) -> Rows:
+    """Some of the rows, by their numbers."""
+    require_row_numbers(ids, rows.stored)
+    parts = (chunk.part(np.isin(chunk.ids, ids.numpy())) for chunk in rows.chunks)
+    return Rows(rows.stored, min(rows.most, len(ids)), rows.classes, (part for part in parts if len(part.ids)))
 
 
 def hold_out(rows: int, *, size: int | float, seed: int) -> tuple[Tensor, Tensor]:
@@ -230,6 +248,26 @@ def hold_out(rows: int, *, size: int | float, seed: int) -> tuple[Tensor, Tensor
     count = _held_out_count(rows, size)
     order = permutation(seed, 0, rows, HELD_OUT)
     return order[count:].sort().values, order[:count].sort().values
+
+
+def hold_out_hashed(rows: int, *, size: int | float, seed: int) -> Tensor:
+    """Sorted indices for validation: of each of as many equal stretches of rows one, by a keyed hash of the stretch.
+
+    What is not held out is for training. Nothing is numbered, shuffled or kept but these indices, so that there may be
+    any number of rows, and every process finds the same ones. The first stretch begins anywhere, by the seed, and the
+    last one ends there, so that each row is as likely as any other; rows that are stored class by class are held out
+    in proportion.
+
+    >>> hold_out_hashed(12, size=3, seed=0), hold_out_hashed(10**12, size=2, seed=0)
+    (tensor([ 3,  6, 10]), tensor([ 32782279211, 864368890418]))
+    """
+    count = _held_out_count(rows, size)
+    each, rest = divmod(rows, count)
+    stretches = torch.arange(count + 1)
+    edges = stretches * each + stretches * rest // count
+    places = edges[:-1] + _positive_bits(seed, 0, stretches[:-1]) % edges.diff()
+    begin = _positive_bits(seed, 1, stretches[:1]) % rows
+    return ((places + begin) % rows).sort().values
 
 
 def hold_out_by_class(labels: Tensor, *, size: int | float, seed: int) -> tuple[Tensor, Tensor]:
@@ -260,6 +298,10 @@ def hold_out_by_class(labels: Tensor, *, size: int | float, seed: int) -> tuple[
     place = torch.arange(len(labels)) - starts[members[by_class]]
     chosen = place < held[members[by_class]]
     return by_class[~chosen].sort().values, by_class[chosen].sort().values
+
+
+def _positive_bits(seed: int, epoch: int, indices: Tensor) -> Tensor:
+    return keyed_bits(seed, epoch, indices, STRETCHES) & torch.iinfo(torch.int64).max
 
 
 def _held_out_count(rows: int, size: int | float) -> int:

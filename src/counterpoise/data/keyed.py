@@ -17,6 +17,7 @@ ROW_GROUPS: Final = 3
 TRANSFORM: Final = 4
 MIXING: Final = 5
 BALANCE: Final = 6
+STRETCHES: Final = 7
 """Streams: what the bits are for. Two uses of one key must differ here, or they would be the same draw."""
 
 _WEYL: Final = 0x9E3779B97F4A7C15

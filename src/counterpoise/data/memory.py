@@ -150,8 +150,7 @@ class MemoryLoader:
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank."""
         rows = len(self.images) if self._kept is None else int(self._kept.sum())
-        whole, rest = divmod(rows, self.batch)
-        return whole + (0 if self.drop_last else int(rest > self.rank))
+        return batches_of(rows, batch=self.batch, rank=self.rank, drop_last=self.drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
         batches = len(self)
@@ -251,6 +250,12 @@ def prepared(
     if mixing is not None:
         images, labels = mixing(images, labels, seed=seed, epoch=epoch, number=number)
     return Batch(images, labels, ids)
+
+
+def batches_of(rows: int, *, batch: int, rank: int, drop_last: bool) -> int:
+    """Batches that a rank has of some rows, of which it takes every so many of each batch."""
+    whole, rest = divmod(rows, batch)
+    return whole + (0 if drop_last else int(rest > rank))
 
 
 def check_shares(*, batch: int, rank: int, world: int) -> None:

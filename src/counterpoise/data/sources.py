@@ -1,13 +1,15 @@
-"""Where the rows of a set are: a name of the table, Parquet files, a folder or a table of image files, or the hub."""
+"""Where the rows of a set are: a name of the table, Parquet files, tar shards, image files, or the hub."""
 
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import BinaryIO, Final, Literal
 
+from counterpoise._addresses import Address, as_path
+from counterpoise._extras import require
 from counterpoise.data.sets import SETS, ImageSet
 from counterpoise.data.tables import SPLIT_NAMES, is_table, parts_of, read_table
 
@@ -18,9 +20,13 @@ ROOT_VARIABLE: Final = "COUNTERPOISE_DATA"
 WHOLE: Final = "all"
 """The split of a source that is not divided."""
 
+CLASSES_FILE: Final = "classes.txt"
+"""Names of the classes of a WebDataset, one a line, beside its shards."""
+
+_PARQUET, _TAR = ".parquet", ".tar"
 _SPLITS = ("train", "validation", "valid", "val", "test")
 _SHARD = re.compile(r"(?P<start>.*-)\d+-of-(?P<count>\d+)\.parquet")
-_PICTURES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
+PICTURES: Final = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
@@ -30,15 +36,16 @@ class DataSource:
 
     Attributes:
         info: what is known of the set; columns are "" where they are to be recognised by their names.
-        kind: `parquet` files, a `folder` of images, a `table` of their paths, the `hub`, or `scikit-learn`.
+        kind: `parquet` files, tar shards of a `webdataset`, a `folder` of images, a `table` of their paths, the `hub`,
+            or `scikit-learn`.
         location: the folder or file, or the hub id.
-        files: of each stored split, in the order of the rows: Parquet files, or one folder of class folders, or the
-            table.
+        files: of each stored split, in the order of the rows: Parquet files or tar shards, by their paths or addresses,
+            or one folder of class folders, or the table.
         missing: the local folder that would have come before the hub.
     """
 
     info: ImageSet
-    kind: Literal["parquet", "folder", "table", "hub", "scikit-learn"]
+    kind: Literal["parquet", "webdataset", "folder", "table", "hub", "scikit-learn"]
     location: str
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     missing: str = ""
@@ -49,21 +56,26 @@ def resolve(name_or_path: str | Path, *, root: Path | None = None) -> DataSource
 
     In this order: a name of the table `SETS` (text: a `Path` is a path), whose folder under `root` (by default the
     environment variable COUNTERPOISE_DATA) comes before the hub; a CSV, TSV or Parquet file of image paths and labels;
-    a Parquet file of images, or a folder with such files whose names start with their split; a folder of class
-    folders, perhaps below `train` and `test`; a hub id such as "owner/name".
+    a Parquet file of images or a tar shard of a WebDataset, or a folder with such files whose names start with their
+    split, or a pattern such as "shards/*.tar"; a folder of class folders, perhaps below `train` and `test`; a hub id
+    such as "owner/name". Names of the classes of a WebDataset may be in `classes.txt` beside the shards, one a line.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, str) and text in SETS:
         return _of_table(SETS[text], root)
+    if isinstance(address := as_path(text), Address):
+        return _of_address(address)
     if not text:
         raise ValueError(f"a data set needs a name, or a path; known are {', '.join(SETS)}")
     path = _expanded(name_or_path)
     if (table := _expanded(parts_of(text)[0])).is_file() and is_table(table):
         return _of_path_table(text, table)
     if path.is_file():
-        return DataSource(_unknown(path.stem), "parquet", text, {WHOLE: (str(path),)})
+        return _of_stored(path.stem, text, {WHOLE: (str(path),)})
     if path.is_dir():
         return _of_folder(path)
+    if "*" in path.name and (found := _by_split(path.parent.glob(path.name))):
+        return _of_stored(path.parent.resolve().name, text, found)
     if _HUB_ID.fullmatch(text):
         return DataSource(_unknown(text), "hub", text, missing=text)
     near = difflib.get_close_matches(text, SETS, n=1)
@@ -117,7 +129,7 @@ def pictures_in(folder: str | Path, name: str) -> Iterator[Path]:
 
 def _is_picture(path: Path) -> bool:
     """By its name; a link that leads nowhere is one that cannot be read."""
-    return path.suffix.lower() in _PICTURES and (path.is_file() or (path.is_symlink() and not path.exists()))
+    return path.suffix.lower() in PICTURES and (path.is_file() or (path.is_symlink() and not path.exists()))
 
 
 def _expanded(path: str | Path) -> Path:
@@ -170,6 +182,55 @@ def _parquet_files(folder: Path, start: str, config: str | None = None) -> tuple
     return ()
 
 
+def _by_split(files: Iterable[Path | Address]) -> dict[str, tuple[str, ...]]:
+    """Files by the split that their names start with, in the order of names; all where none does."""
+    every = {file.name: _location(file) for file in files}
+    names = sorted(every)
+    splits = {split: tuple(every[name] for name in names if name.startswith(split)) for split in _SPLITS}
+    found = {split: files for split, files in splits.items() if files}
+    return found or ({WHOLE: tuple(every[name] for name in names)} if every else {})
+
+
+def _location(file: Path | Address) -> str:
+    """What `as_path` makes the same of; of an address, with credentials and settings, which its text does not show."""
+    if not isinstance(file, Address):
+        return str(file)
+    store, mark, settings = file.store.partition("?")
+    return f"{store}/{file.key}{mark}{settings}"
+
+
+def _of_stored(name: str, shown: str, files: Mapping[str, tuple[str, ...]]) -> DataSource:
+    """A source of Parquet files or, by their suffix, of tar shards, whose classes may be named beside the first."""
+    first = as_path(next(iter(files.values()))[0])
+    if first.suffix.lower() != _TAR:
+        return DataSource(_unknown(name), "parquet", shown, files)
+    beside = first.with_name(CLASSES_FILE)
+    classes = tuple(beside.read_text(encoding="utf-8").splitlines()) if beside.is_file() else ()
+    return DataSource(_unknown(name, classes), "webdataset", shown, files)
+
+
+def _of_address(address: Address) -> DataSource:
+    if address.suffix.lower() in (_PARQUET, _TAR) and "*" not in address.name:
+        return _of_stored(address.stem, str(address), {WHOLE: (_location(address),)})
+    folder, listed = (address.parent, address.matches()) if "*" in address.name else (address, address.listed())
+    for suffix in (_PARQUET, _TAR):
+        stored = (file for file, size in listed if size is not None and file.suffix.lower() == suffix)
+        if found := _by_split(stored):
+            return _of_stored(folder.name or str(folder), str(address), found)
+    raise ValueError(
+        f"{address} holds neither Parquet files nor tar shards, which alone are read from a store; folders and tables "
+        "of image files are read from a disk"
+    )
+
+
+def open_file(name: str) -> BinaryIO:
+    """The bytes of a file of a source, by its path or address."""
+    if name.startswith("hf://"):
+        found: BinaryIO = require("fsspec", extra="train", purpose="the hub").open(name).open()
+        return found
+    return as_path(name).open("rb")
+
+
 def _require_all_files(info: ImageSet, folder: Path, files: list[str]) -> None:
     """Refuse a copy of a named set of which files are missing: its figures would be taken for those of the whole."""
     names = {Path(file).name for file in files}
@@ -197,7 +258,9 @@ def _of_folder(path: Path) -> DataSource:
     files = {split: found for split in _SPLITS if (found := _parquet_files(path, split))}
     files = files or ({WHOLE: found} if (found := _parquet_files(path, "")) else {})
     if files:
-        return DataSource(_unknown(name), "parquet", str(path), files)
+        return _of_stored(name, str(path), files)
+    if shards := _by_split(path.glob(f"*{_TAR}")):
+        return _of_stored(name, str(path), shards)
     # A class may be called "train", too: a split holds class folders.
     folders: dict[str, Path] = {}
     for each in sorted(path.iterdir()):
@@ -211,7 +274,7 @@ def _of_folder(path: Path) -> DataSource:
     if not classes:
         images = sum(_is_picture(each) for each in path.iterdir())
         raise ValueError(
-            f"{path} holds neither Parquet files nor class folders of images"
+            f"{path} holds neither Parquet files nor tar shards nor class folders of images"
             + (f", but {images:,} images: put those of each class into a folder with its name" if images else "")
         )
     files = {split: (str(folder),) for split, folder in folders.items()}

@@ -1,4 +1,4 @@
-"""A loader for sets that do not fit into memory: Parquet files, local or on the hub, read window by window."""
+"""A loader for sets that do not fit into memory: Parquet files or WebDataset shards, read window by window."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from counterpoise.data.augment import Augmentation
+from counterpoise.data.chunks import Chunk, regrouped
 from counterpoise.data.decode import decoded_chunk, decoded_images
 from counterpoise.data.images import check_labels, require_labels
 from counterpoise.data.keyed import permutation
@@ -18,13 +19,12 @@ from counterpoise.data.memory import Batch, Position, check_shares, prepared
 from counterpoise.data.row_groups import (
     EpochOrder,
     ReaderRange,
+    Split,
     epoch_order,
-    labels_of,
     open_split,
     read_range,
     reader_ranges,
 )
-from counterpoise.data.rows import Chunk, regrouped
 from counterpoise.data.sources import resolve
 from counterpoise.data.transforms import Mixing, Transforms
 from counterpoise.data.workers import in_workers
@@ -46,7 +46,7 @@ class StreamLoader:
     place from it: nothing before the row group of the window that is under way is read again.
 
     Args:
-        name_or_path: see `resolve`; the set must be stored as Parquet.
+        name_or_path: see `resolve`; the set must be stored as Parquet, or as a WebDataset.
         split: of the set.
         batch: samples a step over all ranks.
         seed: of order and augmentation.
@@ -56,7 +56,7 @@ class StreamLoader:
             ranks; which rows they are changes with the order. Without it no row is lost or repeated.
         workers: processes that read, decode and transform; 0 does so in this one.
         window: rows that a worker holds encoded and permutes.
-        exclude: ids of rows to leave out, such as those for validation.
+        exclude: ids of rows to leave out, such as those for validation, 8 bytes each.
         root: folder of the local sets.
         domain: for sets of domains: tested on, and left out of training.
         size: resize the shorter side to it and crop the centre.
@@ -69,6 +69,7 @@ class StreamLoader:
         transforms: of single images, before `augmentation`. A random crop is taken from the image as it is stored, and
             then resized to `size`.
         mixing: of whole batches, after all else. A rank mixes its own share of a batch with itself.
+        opened: the split, where it is open already.
     """
 
     def __init__(
@@ -95,11 +96,12 @@ class StreamLoader:
         device: torch.device | str = "cpu",
         transforms: Transforms | None = None,
         mixing: Mixing | None = None,
+        opened: Split | None = None,
     ) -> None:
         check_shares(batch=batch, rank=rank, world=world)
         if window < 1 or workers < 0:
             raise ValueError(f"window must be at least 1 and workers at least 0, got {window} and {workers}")
-        opened = open_split(resolve(name_or_path, root=root), split, domain=domain)
+        opened = opened or open_split(resolve(name_or_path, root=root), split, domain=domain)
         if exclude is not None:
             opened = opened.without(exclude)
         if not opened.taking_part:
@@ -214,17 +216,7 @@ class StreamLoader:
 def sample_ids(name_or_path: str | Path, split: str, *, root: Path | None = None, domain: str | None = None) -> Tensor:
     """Row numbers of a split that can be streamed, int64 `[n]`; no image is read."""
     opened = open_split(resolve(name_or_path, root=root), split, domain=domain)
-    return torch.cat([opened.ids(row_group) for row_group in opened.row_groups])
-
-
-def class_counts(
-    name_or_path: str | Path, split: str, *, ids: Tensor, root: Path | None = None, domain: str | None = None
-) -> Tensor:
-    """How many of some rows each class has, int64 `[K]`; no image is read."""
-    opened = open_split(resolve(name_or_path, root=root), split, domain=domain)
-    labels, classes = labels_of(opened.only(ids)), len(opened.classes)
-    # What is no label of a class is refused with its row, when it is read.
-    return torch.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
+    return opened.numbers(torch.arange(opened.taking_part))
 
 
 @dataclass(frozen=True)

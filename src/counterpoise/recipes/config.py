@@ -26,6 +26,9 @@ ValidationMetric = Literal["nll", "accuracy", "ece"]
 LARGER_IS_BETTER: tuple[ValidationMetric, ...] = ("accuracy",)
 """Of these; the others should be small."""
 
+HeldOutRows = Literal["shuffled", "hashed"]
+"""How rows are chosen for validation: `hold_out` and `hold_out_hashed` of `counterpoise.data`."""
+
 InitialWeights = Literal["by-seed", "by-count"]
 """What decides the primary's initial weights: the seed alone, or also how many networks the method trains."""
 
@@ -41,7 +44,8 @@ class DataOptions:
     """What is trained on."""
 
     name: str = "cifar10"
-    """Data set: a name such as digits, a folder of Parquet or of images, a table of image paths, or a hub id."""
+    """Data set: a name such as digits; a folder of Parquet files, tar shards or images; an address of such files, like
+    s3://bucket/folder; a table of image paths; or a hub id."""
     domain: str | None = None
     """Domain that is left out of training and tested on, for sets that have domains."""
     validation: int | float = field(default=5000, metadata=first_name("held_out"))
@@ -52,10 +56,14 @@ class DataOptions:
     every seed."""
     stratify: bool = False
     """Keep each class in its proportion."""
+    validation_rows: HeldOutRows | None = None
+    """Which images are kept for validation: the first of all rows, shuffled by seed; or, hashed, one of each of as many
+    equal stretches, by a keyed hash, for which no rows are listed. None for shuffled in memory and hashed in a stream;
+    streams of recipes of version 1 are shuffled."""
     unreadable: Literal["refuse", "skip"] = "refuse"
     """What becomes of images that cannot be decoded; those that are skipped are named before training."""
     pipeline: Literal["memory", "stream"] = "memory"
-    """All images in memory as one tensor, augmented on the device; or streamed from disk or the hub by workers."""
+    """All images in memory as one tensor, augmented on the device; or streamed by workers from where they are."""
     workers: int = 2
     """Processes that read and decode a stream, or apply `augment` to images in memory."""
     window: int = 2000
@@ -92,7 +100,14 @@ class DataOptions:
             problems.append(
                 "data.test, data.stratify and data.unreadable skip need all images beforehand: use data.pipeline memory"
             )
+        if self.validation_rows == "hashed" and self.stratify:
+            problems.append("data.stratify chooses by class, data.validation_rows hashed by position: choose one")
         refuse(problems)
+
+    @property
+    def held_out_rule(self) -> HeldOutRows:
+        """How rows are chosen for validation."""
+        return self.validation_rows or ("hashed" if self.pipeline == "stream" else "shuffled")
 
     @property
     def mixes(self) -> bool:
@@ -326,9 +341,14 @@ class Recipe:
 
 
 def to_version_2(document: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe of version 1 as version 2 has them: its initial weights followed the rule of that time."""
+    """The fields of a recipe of version 1 as version 2 has them, with the rules of that time.
+
+    They are those of initial weights, and of the validation rows of a stream.
+    """
     names = {"held_out": "validation"}
     data = {names.get(name, name): value for name, value in document.get("data", {}).items()}
+    if data.get("pipeline") == "stream":
+        data["validation_rows"] = "shuffled"
     return document | {"initial_weights": "by-count", "data": data}
 
 

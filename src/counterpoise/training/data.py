@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -12,30 +12,33 @@ from torch import Tensor
 from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
 from counterpoise.data.balance import class_weights
+from counterpoise.data.chunks import UNLABELLED, first_difference
 from counterpoise.data.decode import Survey, UnreadableImageError
-from counterpoise.data.images import Images, hold_out, load_images, require_labels
+from counterpoise.data.images import Images, decoded_rows, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
-from counterpoise.data.rows import UNLABELLED, first_difference, read_rows
+from counterpoise.data.row_groups import class_counts, open_split, rows_of
+from counterpoise.data.rows import read_rows
 from counterpoise.data.sources import FILES, ood_split, resolve
-from counterpoise.data.stream import StreamLoader, class_counts, sample_ids
+from counterpoise.data.stream import StreamLoader, sample_ids
 from counterpoise.data.transforms import Mixing, Transforms
 from counterpoise.models.weights import expected_normalisation
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.findings import findings, left_out, missing_classes, reading
 from counterpoise.training.progress import say
-from counterpoise.training.splits import TEST_SEED, held_out, is_own, require_test_images, splits_of
+from counterpoise.training.splits import TEST_SEED, held_out, held_out_rows, is_own, require_test_images, splits_of
 
 Loader = MemoryLoader | StreamLoader
 
 
 @dataclass(frozen=True)
 class RunData:
-    """Images for a run; all but `training` and `validation` are loaded when they are needed.
+    """Images for a run; all are loaded when they are needed.
 
     Attributes:
         training: makes the loader of one rank from `seed`, `rank` and `world`; the seed decides order and augmentation.
-        validation: held-out images.
+        example: one or more of the images, which tell the shape, classes and normalisation of all.
+        load_validation: reads the held-out images, once.
         validation_rows: their row numbers in the training split, or None where they are not a part of it.
         class_weights: of the training loss, float32 `[K]`; None where all samples weigh alike.
         test: the test images.
@@ -45,13 +48,24 @@ class RunData:
     """
 
     training: Callable[[int, int, int], Loader]
-    validation: Images
+    example: Images
+    load_validation: Callable[[], Images]
     validation_rows: Tensor | None = None
     class_weights: Tensor | None = None
     test: Callable[[], Images] | None = None
     test_rows: Tensor | None = None
     ood: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def validation(self) -> Images:
+        """Held-out images."""
+        return self.load_validation()
+
+    @property
+    def validation_count(self) -> int:
+        """How many there are; those of a stream are not read for it."""
+        return len(self.validation if self.validation_rows is None else self.validation_rows)
 
 
 def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
@@ -76,7 +90,7 @@ def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
         if data.test_rows is not None:
             counts["testing"] = len(data.test_rows)
         elif splits.test is not None and splits.test in source.files and source.kind in FILES:
-            counts["testing"] = read_rows(source, splits.test).total
+            counts["testing"] = read_rows(source, splits.test).stored
         notes = findings(recipe, images, survey, normalised=data.validation, counts=counts, held_out=bool(held))
         data = replace(data, notes=(*notes, *data.notes))
     return data
@@ -101,7 +115,11 @@ def from_images(
         test = partial(images.take, tested[: recipe.evaluation.images])
     if validation is None:
         rest, chosen = held_out(
-            images.labels[kept], size=options.validation, seed=recipe.seed, stratify=options.stratify
+            images.labels[kept],
+            size=options.validation,
+            seed=recipe.seed,
+            stratify=options.stratify,
+            rule=options.held_out_rule,
         )
         kept, held = kept[rest], kept[chosen]
         validation = images.take(held)
@@ -126,7 +144,8 @@ def from_images(
             mixing=mixing,
             balance=recipe.data.balance == "sampler",
         ),
-        validation=validation,
+        example=validation,
+        load_validation=lambda: validation,
         validation_rows=None if held is None else images.ids[held],
         class_weights=class_weights(counts) if recipe.data.balance == "weights" else None,
         test=test,
@@ -139,45 +158,55 @@ def from_images(
 def _streamed(
     recipe: Recipe, *, root: Path | None, test: Callable[[], Images], ood: Mapping[str, Callable[[], Images]]
 ) -> RunData:
-    """Training images that are read as they are needed; those held out are in memory."""
-    options = recipe.data
-    ids = sample_ids(options.name, "train", root=root, domain=options.domain)
-    limited = _limited(ids, options.limit, spread=options.spread)
-    kept, rows = hold_out(len(limited), size=options.validation, seed=recipe.seed)
-    _require_steps(recipe, len(kept))
-    stored = _stored_images(options, "train", root=root, ids=limited[rows], limit=None)
-    validation = normalised_for(recipe, stored)
-    require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
-    transforms, mixing, weights = _transforms(recipe, validation), _mixing(recipe, validation), None
-    if options.balance == "weights":
-        counts = class_counts(options.name, "train", ids=limited[kept], root=root, domain=options.domain)
-        weights = class_weights(counts)
+    """Training images that are read as they are needed; those held out are in memory once they are."""
+    options, source = recipe.data, resolve(recipe.data.name, root=root)
+    told = reading(f"{options.name}, train", what="files")
+    opened = open_split(source, "train", domain=options.domain, progress=told)
+    total = opened.taking_part
+    if options.limit is not None and options.limit < total:
+        chosen = opened.numbers(_spread(total, options.limit)) if options.spread else None
+        opened = opened.head(options.limit) if chosen is None else opened.only(chosen)
+        total = options.limit
+    held = held_out_rows(total, size=options.validation, seed=recipe.seed, rule=options.held_out_rule)
+    rows = opened.numbers(held)
+    training = opened.without(rows)
+    _require_steps(recipe, training.taking_part)
+    where = f"{source.info.name}, split 'train' at {source.location}"
+    example = normalised_for(recipe, decoded_rows(rows_of(opened.head(1)), source.info, size=options.size, where=where))
+
+    @cache
+    def validation() -> Images:
+        told = reading(f"{options.name}, validation images")
+        found = decoded_rows(rows_of(opened.only(rows)), source.info, size=options.size, where=where, progress=told)
+        require_labels(found.labels, found.ids, where=[found.name] * len(found))
+        return normalised_for(recipe, found)
+
+    transforms, mixing = _transforms(recipe, example), _mixing(recipe, example)
     return RunData(
         training=lambda seed, rank, world: StreamLoader(
             options.name,
             "train",
             batch=recipe.batch,
             seed=seed,
-            augmentation=augmentation(recipe, validation),
+            augmentation=augmentation(recipe, example),
             shuffle=True,
             drop_last=True,
             workers=options.workers,
             window=options.window,
-            exclude=torch.cat([limited[rows], ids[~torch.isin(ids, limited)]]),
-            root=root,
-            domain=options.domain,
             size=options.size,
             labelled=True,
-            mean=validation.mean,
-            std=validation.std,
+            mean=example.mean,
+            std=example.std,
             rank=rank,
             world=world,
             transforms=transforms,
             mixing=mixing,
+            opened=training,
         ),
-        validation=validation,
-        validation_rows=limited[rows],
-        class_weights=weights,
+        example=example,
+        load_validation=validation,
+        validation_rows=rows,
+        class_weights=class_weights(class_counts(training)) if options.balance == "weights" else None,
         test=test,
         ood=ood,
     )
@@ -216,7 +245,8 @@ def _own_images(
 ) -> Images:
     options, ids = recipe.data, None
     if options.spread and limit is not None:
-        ids = _limited(_stored_ids(options, split, root=root), limit, spread=True)
+        stored = _stored_ids(options, split, root=root)
+        ids = stored[_spread(len(stored), min(limit, len(stored)))]
     return _stored_images(options, split, root=root, ids=ids, limit=limit, survey=survey)
 
 
@@ -262,19 +292,17 @@ def _stored_ids(options: DataOptions, split: str, *, root: Path | None) -> Tenso
     if source.kind == "scikit-learn":
         return load_images(options.name, split).ids
     if source.kind in FILES:
-        return torch.arange(read_rows(source, split).total)
+        return torch.arange(read_rows(source, split).stored)
     return sample_ids(options.name, split, root=root, domain=options.domain)
 
 
-def _limited(ids: Tensor, limit: int | None, *, spread: bool) -> Tensor:
-    """So many of some rows: the first of them, or evenly from all.
+def _spread(total: int, count: int) -> Tensor:
+    """Positions of so many rows, evenly from all.
 
-    >>> _limited(torch.arange(10), 3, spread=False), _limited(torch.arange(10), 3, spread=True)
-    (tensor([0, 1, 2]), tensor([0, 3, 6]))
+    >>> _spread(10, 3)
+    tensor([0, 3, 6])
     """
-    if not spread or limit is None or limit >= len(ids):
-        return ids[:limit]
-    return ids[torch.arange(limit) * len(ids) // limit]
+    return torch.arange(count) * total // count
 
 
 def _ood_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:

@@ -18,15 +18,15 @@ _PAUSE = 5.0
 _MOST = 5
 
 
-def reading(name: str) -> Callable[[int, int], None]:
-    """Says now and then how many images are read."""
+def reading(name: str, *, what: str = "images") -> Callable[[int, int], None]:
+    """Says now and then how many images, or what else there is, are read."""
     last = time.monotonic()
 
     def progress(done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last >= _PAUSE:
             last = time.monotonic()
-            say(f"reading {printable(name)}: {done:,} of {total:,} images")
+            say(f"reading {printable(name)}: {done:,} of {total:,} {what}")
 
     return progress
 

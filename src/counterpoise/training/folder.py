@@ -1,22 +1,27 @@
 """A run's folder: complete in itself, and refusing to go on under conditions that would change the result."""
 
+import atexit
 import csv
 import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import counterpoise
+from counterpoise._addresses import as_path
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
-from counterpoise._files import replacing, write_text
+from counterpoise._files import FilePath, replacing, write_text
 from counterpoise._locks import acquired, lock_of
 from counterpoise.recipes.config import Allowance, Recipe, ValidationMetric, version_1_digest
 from counterpoise.recipes.methods import METHODS, method_named
@@ -136,6 +141,31 @@ class RunFolder:
             return Recipe.from_json(self.config.read_text())
         except ValueError as error:
             raise ValueError(f"{self.config}: {error}") from None
+
+
+@cache
+def local_run(location: str | FilePath) -> Path:
+    """The folder of a run; of one in an object store a copy without checkpoints, which lasts as long as this process.
+
+    A run is trained in a local folder: it needs locks, and files that are renamed.
+    """
+    path = as_path(location)
+    if isinstance(path, Path):
+        return path
+    copy = Path(tempfile.mkdtemp(prefix="counterpoise-run-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    waiting = [(path, copy)]
+    while waiting:
+        folder, target = waiting.pop()
+        target.mkdir(exist_ok=True)
+        for each, size in folder.listed():
+            if size is not None:
+                (target / each.name).write_bytes(each.read_bytes())
+            elif each.name != RunFolder(copy).checkpoints.name:
+                waiting.append((each, target / each.name))
+    if not RunFolder(copy).config.is_file():
+        raise ValueError(f"{path} is no run: it has no {RunFolder(copy).config.name}")
+    return copy
 
 
 def member_folders(recipe: Recipe, run: RunFolder) -> list[RunFolder]:

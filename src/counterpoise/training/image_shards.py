@@ -10,17 +10,15 @@ from pathlib import Path
 from shutil import copyfileobj
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from counterpoise._addresses import Address, as_path
+from counterpoise._addresses import as_path
 from counterpoise._files import FilePath
-from counterpoise.data.rows import Chunk, ParquetRows, chunk_of, read_rows
-from counterpoise.data.sets import ImageSet
+from counterpoise.data.chunks import Chunk
+from counterpoise.data.row_groups import FileRows, open_rows
+from counterpoise.data.rows import read_rows
 from counterpoise.data.sources import WHOLE, DataSource, resolve, stored_split
-from counterpoise.data.tables import SPLIT_NAMES
 
-SUFFIX = ".parquet"
+_IN_FILES = ("parquet", "webdataset")
 _OPENED_TOGETHER = 16
 """Files whose footers are read at a time: most of it is waiting, where they are far away."""
 _PIECE = 1 << 23
@@ -46,99 +44,65 @@ class ImageShard:
     rows: int | None = None
     first: int = 0
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it is one of several files."""
+        return self.source.kind in _IN_FILES
+
     @contextmanager
     def opened(self, most: int) -> Iterator[tuple[tuple[str, ...], Iterator[Chunk]]]:
         """Names of the classes, if it tells them, and its rows, at most so many at a time, still encoded."""
-        if self.source.kind != "parquet":
+        if not self.is_file:
             rows = read_rows(self.source, self.split)
             yield rows.classes, rows.chunks
             return
         with _local(self.path) as path:
             try:
-                file = ParquetRows(self.source, str(path))
+                file = open_rows(self.source, str(path))
+                yield file.classes, self._chunks(file, most)
             except ValueError as error:
                 raise ValueError(str(error).replace(str(path), str(self.path))) from None
-            yield file.classes, self._chunks(file, most)
 
-    def _chunks(self, file: ParquetRows, most: int) -> Iterator[Chunk]:
-        row = self.first
-        for table in file.tables(most=most):
-            yield chunk_of(table, file.columns, np.arange(row, row + len(table)), str(self.path))
-            row += len(table)
+    def _chunks(self, file: FileRows, most: int) -> Iterator[Chunk]:
+        first = self.first
+        for rows, place in zip(*file.index(), strict=True):
+            for chunk in file.chunks(int(place), np.arange(rows), most=most):
+                yield chunk._replace(ids=chunk.ids + first, files=[str(self.path)] * len(chunk.ids))
+            first += int(rows)
 
 
-def image_shards(data: str | FilePath, split: str | None, *, root: Path | None = None) -> list[ImageShard]:
-    """The files of a split, in order, with the rows that they hold.
+def image_shards(data: str | Path, split: str | None, *, root: Path | None = None) -> list[ImageShard]:
+    """The files of a split that hold images, in order.
 
     Args:
-        data: as `counterpoise.data.resolve` takes it, or the address of Parquet files in an object store: of a folder,
-            a pattern, or one file.
+        data: as `counterpoise.data.resolve` takes it: a folder or an address of Parquet files or tar shards, or another
+            set, which is one shard.
         split: of it; None for `test`, or for all of a set that is not divided.
         root: folder of the local sets.
     """
-    path = as_path(data)
-    if isinstance(path, Address):
-        source, places = _in_store(path)
-    else:
-        source = resolve(data if isinstance(data, str) else path, root=root)
-        places = {name: tuple((Path(file), None) for file in files) for name, files in source.files.items()}
+    source = resolve(data, root=root)
     if source.info.domains or source.kind == "scikit-learn":
         raise ValueError(f"{source.info.name} cannot be predicted in shards: name a file with --out FILE.parquet")
     chosen = split or (WHOLE if set(source.files) == {WHOLE} else "test")
     stored = stored_split(source, chosen, None)
-    if source.kind != "parquet":
+    if source.kind not in _IN_FILES:
         return [ImageShard(source, chosen, Path(source.location))]
-    found = [
-        ImageShard(source, chosen, file, file.stat().st_size if isinstance(file, Path) else size or file.identity()[0])
-        for file, size in places[stored]
-    ]
-    return _numbered(found)
-
-
-def _numbered(shards: list[ImageShard]) -> list[ImageShard]:
-    """With rows, and without those that have none."""
     pool = ThreadPoolExecutor(_OPENED_TOGETHER)
     try:
-        rows = list(pool.map(lambda shard: _rows(shard.path), shards))
+        shards = list(pool.map(lambda name: _sized(source, chosen, name), source.files[stored]))
     finally:
         pool.shutdown(cancel_futures=True)
-    firsts = accumulate(rows, initial=0)
-    numbered = (
-        replace(shard, rows=count, first=first) for shard, count, first in zip(shards, rows, firsts, strict=False)
-    )
-    if not any(rows):
-        raise ValueError(f"{shards[0].source.location}, split {shards[0].split!r} has no rows")
-    return [shard for shard in numbered if shard.rows]
+    firsts = accumulate((shard.rows or 0 for shard in shards), initial=0)
+    found = [replace(shard, first=first) for shard, first in zip(shards, firsts, strict=False) if shard.rows]
+    if not found:
+        raise ValueError(f"{source.info.name}, split {chosen!r} at {source.location} has no rows")
+    return found
 
 
-def _rows(path: FilePath) -> int:
-    try:
-        with path.open("rb") as file:
-            return int(pq.read_metadata(file).num_rows)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
-
-
-def _in_store(address: Address) -> tuple[DataSource, dict[str, tuple[tuple[FilePath, int | None], ...]]]:
-    """The Parquet files at an address by the split that their names start with; all of them where none does."""
-    if "*" in address.name:
-        listed = address.matches()
-    else:
-        listed = [(address, None)] if address.suffix.lower() == SUFFIX else address.listed()
-    every = [(each, size) for each, size in listed if each.suffix.lower() == SUFFIX and not each.name.startswith(".")]
-    if not every:
-        raise ValueError(f"{address} holds no Parquet files of images")
-    places: dict[str, tuple[tuple[FilePath, int | None], ...]] = {}
-    if len(every) > 1:
-        for start, split in SPLIT_NAMES.items():
-            own = tuple(each for each in every if each[0].name.startswith(start))
-            places |= {split: own} if own and split not in places else {}
-    places = places or {WHOLE: tuple(every)}
-    folder = address.parent if "*" in address.name else address
-    name = folder.stem or str(folder)
-    info = ImageSet(name=name, title=name, image="", label="", classes=(), size=None)
-    files = {split: tuple(str(path) for path, _ in own) for split, own in places.items()}
-    return DataSource(info, "parquet", str(address), files), places
+def _sized(source: DataSource, split: str, name: str) -> ImageShard:
+    path = as_path(name)
+    size = path.stat().st_size if isinstance(path, Path) else path.identity()[0]
+    return ImageShard(source, split, path, size, int(open_rows(source, name).index()[0].sum()))
 
 
 @contextmanager

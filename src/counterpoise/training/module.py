@@ -5,7 +5,8 @@ Learning rates are a function of progress alone, so that there is no scheduler w
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import lightning as L  # noqa: N812
 import torch
@@ -15,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from counterpoise.data.balance import label_weights
-from counterpoise.data.memory import Batch, MemoryLoader
+from counterpoise.data.memory import Batch, MemoryLoader, batches_of
 from counterpoise.objectives import Objective, ObjectiveOutput
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.recipes.config import OptimizerOptions
@@ -211,22 +212,40 @@ class RunDataModule(L.LightningDataModule):
         """Shuffled and augmented batches."""
         return self.training
 
-    def val_dataloader(self) -> MemoryLoader:
+    def val_dataloader(self) -> "LateLoader":
         """The held-out images as they are; no rank sees one twice."""
         assert self.trainer is not None
-        world = self.trainer.world_size
-        return MemoryLoader(
-            self.data.validation,
-            # Ranks share a batch evenly; which images are in one changes no metric.
-            batch=max(self.evaluation_batch // world, 1) * world,
-            seed=self.seed,
-            augmentation=None,
-            shuffle=False,
-            drop_last=False,
-            rank=self.trainer.global_rank,
-            world=world,
-            device=self.trainer.strategy.root_device,
+        rank, world, device = self.trainer.global_rank, self.trainer.world_size, self.trainer.strategy.root_device
+        # Ranks share a batch evenly; which images are in one changes no metric.
+        batch = max(self.evaluation_batch // world, 1) * world
+        return LateLoader(
+            batches_of(self.data.validation_count, batch=batch, rank=rank, drop_last=False),
+            lambda: MemoryLoader(
+                self.data.validation,
+                batch=batch,
+                seed=self.seed,
+                augmentation=None,
+                shuffle=False,
+                drop_last=False,
+                rank=rank,
+                world=world,
+                device=device,
+            ),
         )
+
+
+class LateLoader:
+    """A loader that is made when it is first read: Lightning asks for all of them before the first step."""
+
+    def __init__(self, batches: int, make: Callable[[], MemoryLoader]) -> None:
+        self._batches = batches
+        self._make = cache(make)
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from self._make()
 
 
 def decay_factor(progress: float, *, epochs: int, options: OptimizerOptions) -> float:

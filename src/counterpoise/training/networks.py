@@ -3,13 +3,12 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from counterpoise._files import read_safetensors
+from counterpoise._files import FilePath, read_safetensors
 from counterpoise.data.images import Images
 from counterpoise.export import describe, load_safetensors
 from counterpoise.models import Backbone, Normalisation, Renormalised, build_model, normalisation_of
@@ -18,7 +17,7 @@ from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import Header
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.folder import RunFolder, installed_versions, trained_folders
+from counterpoise.training.folder import RunFolder, installed_versions, local_run, trained_folders
 
 ModelFactory = Callable[[int], Sequence[nn.Module]]
 """Makes the models of one training from its seed: the primary first, then auxiliaries or peers."""
@@ -112,7 +111,7 @@ def as_built(model: nn.Module) -> nn.Module:
 
 
 def load_run(
-    folder: str | Path,
+    folder: str | FilePath,
     *,
     models: ModelFactory | None = None,
     member: int | None = None,
@@ -121,12 +120,12 @@ def load_run(
     """The trained model of a run.
 
     Args:
-        folder: of the run.
+        folder: of the run, or its address in an object store.
         models: your own networks, if the run was trained with them.
         member: of an ensemble, counted from 0; None for all of them.
         networks: to be filled with the weights, one for each member, instead of new ones.
     """
-    run = RunFolder(Path(folder))
+    run = RunFolder(local_run(folder))
     recipe, folders = run.recipe(), trained_folders(run, member=member)
     metadata, _ = read_safetensors(folders[0].primary)
     if missing := [name for name in ("class_names", "channels", "size", "mean", "std") if name not in metadata]:

@@ -19,9 +19,9 @@ from counterpoise._addresses import Address, as_path
 from counterpoise._documents import from_document, to_document
 from counterpoise._engines import Engine, Here, in_order
 from counterpoise._files import FilePath, write_text
+from counterpoise.data.chunks import Chunk, first_difference, regrouped
 from counterpoise.data.decode import decoded_images
 from counterpoise.data.images import check_labels
-from counterpoise.data.rows import Chunk, first_difference, regrouped
 from counterpoise.export import ModelConfig
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import (
@@ -192,7 +192,7 @@ class _Tables:
 
 def predict_shards(
     model: str | FilePath | nn.Module,
-    data: str | FilePath,
+    data: str | Path,
     out: str | FilePath,
     *,
     config: ModelConfig | None = None,
@@ -211,8 +211,8 @@ def predict_shards(
 
     Args:
         model: the folder of a run, an ONNX file, or a module, which other processes must be able to unpickle.
-        data: a folder of Parquet files of images, here or in an object store such as `s3://bucket/images`; or anything
-            else that `counterpoise.data.resolve` knows, which is then one file.
+        data: a folder of Parquet files or tar shards of images, here or in an object store such as `s3://bucket/images`;
+            or anything else that `counterpoise.data.resolve` knows, which is then one file.
         out: folder for the predictions, here or in a store; or one file, `NAME.parquet`, which this process writes.
         config: classes, shape and normalisation, of a module or of an ONNX file that another program wrote.
         split: of the data; by default `test`, or all where they are not divided.
@@ -253,7 +253,7 @@ def predict_shards(
 
 def score_shards(
     model: str | FilePath | nn.Module,
-    data: str | FilePath,
+    data: str | Path,
     *,
     config: ModelConfig | None = None,
     split: str | None = None,
@@ -296,7 +296,7 @@ def _write(path: FilePath, tables: Iterator[Predictions]) -> None:
 
 def _shards(
     model: str | FilePath | nn.Module,
-    data: str | FilePath,
+    data: str | Path,
     *,
     config: ModelConfig | None,
     split: str | None,
@@ -337,8 +337,8 @@ def _one_file(
 def _names(shards: Sequence[PredictedShard]) -> list[str]:
     """What the files are called, where that tells them apart."""
     stems = [shard.path.stem for shard in shards]
-    whole = shards[0].images.source.kind != "parquet"
-    return [f"part-{place:05}" for place in range(len(shards))] if whole or len({*stems}) < len(stems) else stems
+    told_apart = shards[0].images.is_file and len({*stems}) == len(stems)
+    return stems if told_apart else [f"part-{place:05}" for place in range(len(shards))]
 
 
 def _plan_of(shards: Sequence[PredictedShard]) -> Plan:

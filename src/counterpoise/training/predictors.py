@@ -22,7 +22,7 @@ from counterpoise.objectives.models import call_for_logits, require_model
 from counterpoise.predictions import Header
 from counterpoise.recipes.config import EvaluationOptions
 from counterpoise.training.devices import full_float32, require_device
-from counterpoise.training.folder import RunFolder, installed_versions, trained_folders
+from counterpoise.training.folder import RunFolder, installed_versions, local_run, trained_folders
 from counterpoise.training.networks import Members, header_of, image_shape, load_run
 
 DEFAULT_BATCH = EvaluationOptions().batch
@@ -84,7 +84,7 @@ class ModelSource(Protocol):
 class RunModel:
     """The trained model of a run, in a folder that each process can read."""
 
-    folder: Path
+    folder: FilePath
     digest: str
 
     def load(self, device: str) -> Predictor:
@@ -181,12 +181,12 @@ def model_source(model: "str | FilePath | nn.Module", config: ModelConfig | None
         return OwnModel(uncompiled(model), config)
     path = as_path(model)
     if path.suffix.lower() == ".onnx" and not path.is_dir():
-        return OnnxModel(path if not isinstance(path, Path) else path.absolute(), digest_of(path), config)
-    if config is not None or not isinstance(path, Path):
-        raise ValueError(f"{path} is neither the folder of a run on this machine nor an ONNX file")
-    folders = trained_folders(RunFolder(path))
+        return OnnxModel(path.absolute() if isinstance(path, Path) else path, digest_of(path), config)
+    if config is not None:
+        raise ValueError(f"{path} is a run, which has its own configuration: leave config out")
+    folders = trained_folders(RunFolder(local_run(path)))
     digests = "\n".join(digest_of(each.primary) for each in folders)
-    return RunModel(path.absolute(), hashlib.sha256(digests.encode()).hexdigest())
+    return RunModel(path.absolute() if isinstance(path, Path) else path, hashlib.sha256(digests.encode()).hexdigest())
 
 
 @lru_cache(maxsize=2)

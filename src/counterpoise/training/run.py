@@ -159,7 +159,7 @@ def _prepared(
     if recipe.engine.threads is not None:
         torch.set_num_threads(recipe.engine.threads)
     named, data = data is None, data or named_data(recipe, root=root)
-    images = data.validation
+    images = data.example
     if recipe.evaluation.corruptions:
         require_corruptible(images.pixels.shape[1:])
     if named and is_first_process():
@@ -169,8 +169,10 @@ def _prepared(
     processes = recipe.engine.devices * recipe.engine.nodes
     if len(images.classes) < 2:
         raise ValueError(f"{images.name} has {len(images.classes)} class; at least 2 are needed")
-    if len(images) < processes:
-        raise ValueError(f"{len(images)} images are for validation, fewer than there are processes, {processes}")
+    if data.validation_count < processes:
+        raise ValueError(
+            f"{data.validation_count} images are for validation, fewer than there are processes, {processes}"
+        )
     make = models or recipe_models(
         recipe,
         classes=len(images.classes),
@@ -251,5 +253,5 @@ def _train_one(recipe: Recipe, folder: RunFolder, objective: Objective, plan: _P
         # From the checkpoint, because a rank's own module may hold but a shard of the weights.
         state = read_state(path, places=f"state_dict/{prefix}")["state_dict"]
         weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        metadata = metadata_of(recipe, plan.data.validation, own=objective.primary if plan.own else None)
+        metadata = metadata_of(recipe, plan.data.example, own=objective.primary if plan.own else None)
         export_weights(weights, folder.primary, metadata=metadata)

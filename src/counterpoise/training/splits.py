@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import torch
 from torch import Tensor
 
-from counterpoise.data.images import hold_out, hold_out_by_class
+from counterpoise.data.images import hold_out, hold_out_by_class, hold_out_hashed
 from counterpoise.data.sources import FILES, WHOLE, DataSource, pictures_in
-from counterpoise.recipes.config import DataOptions
+from counterpoise.recipes.config import DataOptions, HeldOutRows
 
 TEST_SEED: Final = 1 << 40
 """Of the test images that are held out: those of every seed, so that runs can be compared, and no run's own seed."""
@@ -48,11 +49,23 @@ def is_own(source: DataSource) -> bool:
     return not source.info.image
 
 
-def held_out(labels: Tensor, *, size: int | float, seed: int, stratify: bool) -> tuple[Tensor, Tensor]:
+def held_out(
+    labels: Tensor, *, size: int | float, seed: int, stratify: bool, rule: HeldOutRows = "shuffled"
+) -> tuple[Tensor, Tensor]:
     """Positions of the images that are kept, and of those that are held out."""
     if stratify:
         return hold_out_by_class(labels, size=size, seed=seed)
-    return hold_out(len(labels), size=size, seed=seed)
+    held = held_out_rows(len(labels), size=size, seed=seed, rule=rule)
+    kept = torch.ones(len(labels), dtype=torch.bool)
+    kept[held] = False
+    return torch.nonzero(kept)[:, 0], held
+
+
+def held_out_rows(rows: int, *, size: int | float, seed: int, rule: HeldOutRows) -> Tensor:
+    """Sorted positions of those that are held out of some rows of which nothing else is known."""
+    if rule == "hashed":
+        return hold_out_hashed(rows, size=size, seed=seed)
+    return hold_out(rows, size=size, seed=seed)[1]
 
 
 def _require_classes(source: DataSource) -> None:
