@@ -69,6 +69,18 @@ def test_files_in_a_store_are_predicted_once_whatever_is_killed(tmp_path, monkey
     assert [check.name for check in outcome.checks(SHORT) if not check.passed] == []
 
 
+def test_run_images_and_predictions_may_all_be_in_a_store(tmp_path, run, images, predicted, capsys):
+    bucket = tmp_path / "bucket"
+    shutil.copytree(run, bucket / "run")
+    shutil.copytree(images, bucket / "images")
+    with object_store(tmp_path):
+        parse(["predict", "s3://bucket/run", "--data", "s3://bucket/images", "--out", "s3://bucket/out"]).run()
+        assert capsys.readouterr().out.strip() == "s3://bucket/out/manifest.json"
+        parse(["predict", "s3://bucket/run", "--data", "s3://bucket/images", "--score-only", "--json"]).run()
+    assert largest_difference(score_files([predicted]).to_json(), capsys.readouterr().out) <= 1e-12
+    assert np.array_equal(values(bucket / "out")[0], values(predicted)[0])
+
+
 def test_predictions_are_those_of_the_model_on_the_images_in_memory(tmp_path, run, images, predicted):
     trained, found = load_run(run), values(predicted)
     predict(trained, load_images(images, "all"), tmp_path / "memory.parquet", split="all")
