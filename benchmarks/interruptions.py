@@ -1,16 +1,18 @@
 """Does a killed run end as if nothing had happened? `python -m benchmarks.interruptions [--trials 100]`.
 
 Each trial starts a small training on real CIFAR-10 images in a process of its own, kills it with SIGKILL at a moment
-that is uniform over its length, resumes it in a new process, and compares with the run that nobody interrupted: the
-SHA-256 over all parameters, buffers, optimizer, progress and random state, and the losses of all steps in hexadecimal.
-Trials go in turn over methods, pipelines and precisions; networks have BatchNorm, images are augmented, checkpoints are
-written inside epochs too. With `--finetuning` all of them train as people fine-tune: AdamW with learning rates by
-layer, mixup and CutMix, RandAugment in workers, balanced classes, early stopping. With `--webdataset` all of them
-stream tar shards, with validation rows chosen by a hash.
+that is uniform over its processor time, resumes it in a new process, and compares with the run that nobody interrupted:
+the SHA-256 over all parameters, buffers, optimizer, progress and random state, and the losses of all steps in
+hexadecimal. Trials go in turn over methods, pipelines and precisions; networks have BatchNorm, images are augmented,
+checkpoints are written inside epochs too. With `--finetuning` all of them train as people fine-tune: AdamW with
+learning rates by layer, mixup and CutMix, RandAugment in workers, balanced classes, early stopping. With `--webdataset`
+all of them stream tar shards, with validation rows chosen by a hash.
 """
 
 import argparse
+import math
 import multiprocessing as mp
+import os
 import random
 import shutil
 import signal
@@ -41,6 +43,8 @@ PIPELINES = ("memory", "stream with 0 workers", "stream with 2 workers")
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 STEPS, BATCH, VALIDATION = 10, 20, 100
 """Steps an epoch, images a step, images held out."""
+EARLY = 0.1
+"""Share of the trials that may be killed before the run has begun, too."""
 
 _LAUNCH = mp.get_context("forkserver")
 
@@ -187,7 +191,7 @@ def run_trials(recipes: Mapping[str, Recipe], trials: int, *, seed: int) -> tupl
     # The order is mixed, so that a few trials are not all of one method.
     random.Random(seed).shuffle(combinations)  # noqa: S311
     moments = random.Random(seed + 1)  # noqa: S311
-    references: dict[str, tuple[Ending, float]] = {}
+    references: dict[str, tuple[Ending, float, float]] = {}
     same, killed_at = 0, Counter[str]()
     with tempfile.TemporaryDirectory() as scratch:
         for trial in range(trials):
@@ -195,12 +199,14 @@ def run_trials(recipes: Mapping[str, Recipe], trials: int, *, seed: int) -> tupl
             recipe = recipes[combination]
             if combination not in references:
                 folder = Path(scratch) / f"reference-{len(references)}"
-                started = time.monotonic()
-                _finish(_start(recipe, folder))
-                references[combination] = ending(folder), time.monotonic() - started
-            reference, seconds = references[combination]
+                process = _start(recipe, folder)
+                begun, seconds = _watched(process, folder)
+                _finish(process)
+                references[combination] = ending(folder), begun, seconds
+            reference, begun, seconds = references[combination]
             folder = Path(scratch) / f"trial-{trial}"
-            while (stage := interrupted(recipe, folder, after=moments.uniform(0, seconds))) is None:
+            first = 0.0 if moments.random() < EARLY else begun
+            while (stage := interrupted(recipe, folder, after=moments.uniform(first, seconds))) is None:
                 # It was faster than the reference, and ended by itself.
                 shutil.rmtree(folder)
             killed_at[stage] += 1
@@ -212,9 +218,9 @@ def run_trials(recipes: Mapping[str, Recipe], trials: int, *, seed: int) -> tupl
 
 
 def interrupted(recipe: Recipe, folder: Path, *, after: float) -> str | None:
-    """Start a run, kill it after so many seconds, and say how far it had come; None if it had ended by then."""
+    """Start a run, kill it after so much processor time, and say how far it had come; None if it had ended by then."""
     process = _start(recipe, folder)
-    process.join(after)
+    _watched(process, folder, until=after)
     process.kill()
     process.join()
     if process.exitcode != -signal.SIGKILL:
@@ -228,6 +234,28 @@ def interrupted(recipe: Recipe, folder: Path, *, after: float) -> str | None:
     if run.primary.exists():
         return "after training"
     return "after a checkpoint inside an epoch" if entry.step % STEPS else "after a checkpoint at an epoch's end"
+
+
+def _watched(process: BaseProcess, folder: Path, *, until: float = math.inf) -> tuple[float, float]:
+    """Wait for a process to end, or to have used so much processor time; what it had used when its run began, and last.
+
+    By the clock, most kills would fall into the start of a run while others keep the machine busy.
+    """
+    begun, seconds = 0.0, 0.0
+    while process.is_alive() and seconds < until:
+        seconds = max(seconds, _processor_time(process.pid))
+        if not RunFolder(folder).config.exists():
+            begun = seconds
+        time.sleep(0.01)
+    return begun, seconds
+
+
+def _processor_time(pid: int | None) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def ending(folder: Path) -> Ending:
