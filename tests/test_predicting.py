@@ -25,6 +25,7 @@ from counterpoise.export import ModelConfig, export_model
 from counterpoise.predictions import PredictionFileError, find_shards, read_predictions
 from counterpoise.scoring import score_files
 from counterpoise.training import load_run, predict, predict_shards, score_shards
+from counterpoise.training.image_shards import image_shards
 from counterpoise.training.predicting import PLAN
 from counterpoise.training.predictors import OwnModel, loaded, model_source
 
@@ -94,6 +95,13 @@ def test_predictions_are_those_of_the_model_on_the_images_in_memory(tmp_path, ru
     assert np.array_equal(first.labels, again.labels)
     assert first.header == again.header
     assert [each.path.name for each in find_shards(predicted).shards] == [f"part-0000{n}.parquet" for n in range(4)]
+
+
+def test_what_is_sent_to_a_worker_does_not_grow_with_the_number_of_files(images):
+    all_of_them = image_shards(images, None)
+    (alone,) = image_shards(images / "part-00000.parquet", None)
+    assert len(pickle.dumps(all_of_them[0])) < len(pickle.dumps(alone)) + 20
+    assert [shard.first for shard in all_of_them] == [0, 30, 60, 90]
 
 
 def test_what_is_whole_is_not_predicted_again(tmp_path, run, images, predicted):

@@ -88,8 +88,9 @@ def image_shards(data: str | Path, split: str | None, *, root: Path | None = Non
     if source.kind not in _IN_FILES:
         return [ImageShard(source, chosen, Path(source.location))]
     pool = ThreadPoolExecutor(_OPENED_TOGETHER)
+    alone = replace(source, files={})  # a shard is sent to others, and need not know of thousands
     try:
-        shards = list(pool.map(lambda name: _sized(source, chosen, name), source.files[stored]))
+        shards = list(pool.map(lambda name: _sized(alone, chosen, name), source.files[stored]))
     finally:
         pool.shutdown(cancel_futures=True)
     firsts = accumulate((shard.rows or 0 for shard in shards), initial=0)

@@ -210,7 +210,7 @@ def predict_shards(
     Run it again after an interruption: files that are whole are not predicted again.
 
     Args:
-        model: the folder of a run, an ONNX file, or a module, which other processes must be able to unpickle.
+        model: the folder of a run, an ONNX file, or a module, which other processes are sent with each file.
         data: a folder of Parquet files or tar shards of images, here or in an object store such as `s3://bucket/images`;
             or anything else that `counterpoise.data.resolve` knows, which is then one file.
         out: folder for the predictions, here or in a store; or one file, `NAME.parquet`, which this process writes.
