@@ -25,6 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import descendants, survivors
 from benchmarks.reporting import Check, finish, progress
 from counterpoise_study.cells import Task
 from counterpoise_study.cluster import run_on_ray
@@ -42,9 +43,6 @@ LONG, SHORT = 33, 1
 
 LATEST = 0.7
 """Share of the commits after which the last kill comes, so that it has something to kill."""
-
-PATIENCE = 30.0
-"""Seconds in which the workers of a killed coordinator must be gone; they hold cells."""
 
 MOMENT = 1.0
 """Seconds within which a kill comes: about one cell."""
@@ -259,38 +257,6 @@ def _workers(store: Store) -> set[int]:
     store.progress()
     running = [state.running for state in store.manifest.tasks.values() if state.running is not None]
     return {int(event.worker.rpartition(":")[2]) for event in running}
-
-
-def descendants(process: int) -> set[int]:
-    """Ids of the processes that a process has started, and of those that they have."""
-    parents = _parents()
-    found, generation = set[int](), {process}
-    while generation:
-        generation = {child for child, parent in parents.items() if parent in generation}
-        found |= generation
-    return found
-
-
-def survivors(processes: set[int]) -> set[int]:
-    """Those that are still there when patience ends."""
-    end = time.monotonic() + PATIENCE
-    while (left := processes & _parents().keys()) and time.monotonic() < end:
-        time.sleep(1.0)
-    return left
-
-
-def _parents() -> dict[int, int]:
-    """The parent of every process that has not ended."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            # The name, in brackets, may hold anything.
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if state != "Z":
-            parents[int(folder.name)] = int(parent)
-    return parents
 
 
 def records(store: Store) -> dict[str, bytes]:

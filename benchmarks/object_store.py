@@ -47,7 +47,7 @@ class ObjectStore:
             [
                 shutil.which("rclone") or "rclone", "serve", "s3",
                 f"--auth-key={KEY},{SECRET}", f"--addr=127.0.0.1:{self.port}",
-                "--config=", "--etag-hash=", "--vfs-cache-mode=off", "--dir-cache-time=0s",
+                "--config=", "--etag-hash=", "--vfs-cache-mode=off", "--dir-cache-time=5ms",
                 "--no-checksum", str(self.root),
             ],
             stdout=subprocess.DEVNULL,

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -132,7 +133,9 @@ class Processes:
 
     def _submit(self, call: _Call) -> None:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"))
+            self._pool = ProcessPoolExecutor(
+                self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent
+            )
         try:
             call.future = self._pool.submit(call.function, *call.arguments)
         except BrokenProcessPool:
@@ -151,6 +154,18 @@ class Processes:
             if call.retries > MOST_RETRIES:
                 raise RuntimeError(f"a worker process died {call.retries} times; is there enough memory?")
             self._submit(call)
+
+
+def _end_with_parent() -> None:
+    """Workers of a pool would wait for ever for the next call of a process that was killed."""
+    parent = parent_process()
+
+    def end() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=end, daemon=True).start()
 
 
 class Ray:

@@ -2,7 +2,7 @@
 
 from counterpoise.export.config import ModelConfig
 from counterpoise.export.formats import FORMATS, Format, export_model
-from counterpoise.export.onnx import export_onnx
+from counterpoise.export.onnx import export_onnx, load_onnx
 from counterpoise.export.primary import describe
 from counterpoise.export.program import export_pt2, load_pt2
 from counterpoise.export.temperature import Temperature
@@ -18,6 +18,7 @@ __all__ = [
     "export_onnx",
     "export_pt2",
     "export_safetensors",
+    "load_onnx",
     "load_pt2",
     "load_safetensors",
 ]

@@ -1,14 +1,16 @@
 """The primary as one ONNX file."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
+from counterpoise._addresses import as_path
 from counterpoise._extras import require
-from counterpoise._files import replacing
+from counterpoise._files import FilePath, replacing
 from counterpoise.export.primary import DYNAMIC_BATCH, check_same_outputs, shipped, traced, with_version
 from counterpoise.export.temperature import OUTPUTS, Temperature, temperature_value, with_temperature
 
@@ -66,6 +68,46 @@ def export_onnx(
             return {name: torch.from_numpy(values) for name, values in zip(OUTPUTS, found, strict=True)}
 
         check_same_outputs(run, deployed, example, path)
+
+
+def load_onnx(
+    path: str | FilePath, *, device: str = "cpu"
+) -> tuple[Callable[[Tensor], dict[str, Tensor]], dict[str, str]]:
+    """From normalised images `[n, ...]` to the outputs of a file by their names, and its metadata.
+
+    ONNX Runtime computes with as many threads as torch has, so that each of several processes can be given its own.
+
+    Args:
+        path: of the file, or its address in an object store.
+        device: `cpu`, or another of ONNX Runtime's, such as `cuda` or `cuda:1`.
+    """
+    onnxruntime = _required("onnxruntime")
+    kind, _, index = device.partition(":")
+    provider = f"{kind.upper()}ExecutionProvider"
+    if provider not in (there := onnxruntime.get_available_providers()):
+        raise ValueError(f"ONNX Runtime has no {provider} here for the device {device!r}; it has {', '.join(there)}")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3  # errors alone: the others are about its own insides
+    try:
+        session = onnxruntime.InferenceSession(
+            as_path(path).read_bytes(), options, providers=[(provider, {"device_id": index} if index else {})]
+        )
+    except OSError:
+        raise
+    except Exception as error:  # a class of the runtime's own for each way in which a file can be damaged
+        raise ValueError(f"{path} is no ONNX file that this ONNX Runtime can read: {error}") from None
+    inputs, names = session.get_inputs(), [each.name for each in session.get_outputs()]
+    if len(inputs) != 1:
+        raise ValueError(
+            f"{path} takes {len(inputs)} inputs: {', '.join(each.name for each in inputs)}; images are one"
+        )
+
+    def run(images: Tensor) -> dict[str, Tensor]:
+        found = session.run(names, {inputs[0].name: images.cpu().contiguous().numpy()})
+        return {name: torch.from_numpy(values) for name, values in zip(names, found, strict=True)}
+
+    return run, dict(session.get_modelmeta().custom_metadata_map)
 
 
 def _required(module: str) -> ModuleType:

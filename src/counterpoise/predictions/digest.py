@@ -79,7 +79,7 @@ def checked(path: FilePath, *, digest: str | None = None, size: int | None = Non
     if size is not None and source.size != size:
         raise PredictionFileError(f"it has {source.size:,} bytes, the manifest says {size:,}; write it again")
     beside = digest_path(path)
-    stated = digest or _stated_digest(beside)
+    stated = digest or stated_digest(beside)
     if stated is None or source.is_remote:
         return source
     with source.reopened() as file:
@@ -106,7 +106,8 @@ def _fetched(path: Address) -> Source:
     return Source(path=path, digest=None, size=identity[0], identity=identity, data=data)
 
 
-def _stated_digest(beside: FilePath) -> str | None:
+def stated_digest(beside: FilePath) -> str | None:
+    """What a file of a digest says; None where there is none."""
     try:
         with beside.open("rb") as digest_file:
             text = digest_file.read(_DIGEST_FILE_LIMIT)

@@ -57,6 +57,23 @@ class Shard:
             first.require(Form.of(file))
         return file
 
+    def divided(self, reading: Reading, wanted: int) -> Iterator[tuple["Shard", int]]:
+        """Parts of about so many bytes, if it is much larger, each with the row that it starts at."""
+        size = self.size or (self.path.identity()[0] if isinstance(self.path, Address) else self.path.stat().st_size)
+        if size < 2 * wanted or self.path.suffix.lower() != ".parquet":
+            yield self, 0
+            return
+        file = self.opened(reading)
+        groups, first_row = len(file.group_rows), 0
+        step = max(1, round(wanted * groups / size))
+        if step >= groups:  # also of a file that cannot be divided
+            yield replace(self, source=file.source), 0
+            return
+        for start in range(0, groups, step):
+            own = range(start, min(start + step, groups))
+            yield replace(self, source=file.source, groups=own), first_row
+            first_row += sum(file.group_rows[group] for group in own)
+
 
 @dataclass(frozen=True)
 class Form:

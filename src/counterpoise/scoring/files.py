@@ -26,8 +26,8 @@ from counterpoise.predictions import (
 from counterpoise.predictions.shards import Form
 from counterpoise.scoring.batches import CLEAN, CORRUPTED, OOD_SET, BatchScorer
 from counterpoise.scoring.join import Joined, SampleJoin
-from counterpoise.scoring.models import Model, distinct, label_indices, models_of, named
-from counterpoise.scoring.plan import ModelJob, Part, Unit, parts_of, units_of
+from counterpoise.scoring.models import Model, ModelFiles, distinct, label_indices, models_of, named
+from counterpoise.scoring.plan import ModelJob, Part, Tables, Unit, parts_of, units_of
 from counterpoise.scoring.units import (
     Progress,
     States,
@@ -102,6 +102,36 @@ def score_files(
     sets = [
         each for path, name in zip(paths, given, strict=True) for each in models_of(find_shards(path), name, reading)
     ]
+    return score_models(
+        sets,
+        ood=[find_shards(path) for path in ood],
+        score=score,
+        bins=bins,
+        level=level,
+        metrics=metrics,
+        temperature=temperature,
+        threads=threads,
+        engine=engine,
+        progress=progress,
+        asked=read_as is not None,
+    )
+
+
+def score_models(
+    sets: Sequence[ModelFiles],
+    *,
+    ood: Sequence[Tables] = (),
+    score: str = "max_softmax",
+    bins: int = DEFAULT_BINS,
+    level: float = DEFAULT_LEVEL,
+    metrics: Sequence[Metric] = (),
+    temperature: float = 1.0,
+    threads: int = DEFAULT_THREADS,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+    asked: bool = True,
+) -> Evaluation:
+    """`score_files` of tables that were found already, wherever they come from; `asked` if they are models for sure."""
     several = len(sets) > 1
     if several and len(ood) not in (0, len(sets)):
         raise ValueError(
@@ -115,13 +145,12 @@ def score_files(
         paired=several,
         exact_samples=EXACT_SAMPLES,
     )
-    outside = [find_shards(path) for path in ood]
-    ood_names = [OOD] * len(outside) if several else distinct([Path(each.name) for each in outside])
+    ood_names = [OOD] * len(ood) if several else distinct([Path(each.name) for each in ood])
     with tempfile.TemporaryDirectory(prefix="counterpoise-") as folder:
         models = []
         for index, files in enumerate(sets):
             beside = slice(index, index + 1) if several else slice(None)
-            own_ood = dict(zip(ood_names[beside], outside[beside], strict=True))
+            own_ood = dict(zip(ood_names[beside], ood[beside], strict=True))
             models.append(Model(files, own_ood, folder=Path(folder) / f"ids-{index}"))
         pairing = _Pairing(len(models), Path(folder)) if several else None
         jobs = [*_jobs(models, options, temperature)]
@@ -138,7 +167,7 @@ def score_files(
         notices = [notice for model in models for notice in model.notices]
         comparison = None
         if pairing is not None:
-            comparison, remarks = pairing.compare(scores, models, level=level, asked=read_as is not None)
+            comparison, remarks = pairing.compare(scores, models, level=level, asked=asked)
             notices += remarks
     return Evaluation(models=scores, comparison=comparison, notices=notices)
 

@@ -23,7 +23,7 @@ from counterpoise.predictions import (
 from counterpoise.predictions.table import Kind
 from counterpoise.scoring.batches import FileBatch
 from counterpoise.scoring.ids import RepeatedKeys
-from counterpoise.scoring.plan import ModelJob, Part
+from counterpoise.scoring.plan import ModelJob, Part, Tables
 from counterpoise.scoring.recalibration import try_temperature
 from counterpoise.scoring.units import PartReport
 
@@ -44,7 +44,7 @@ class ModelFiles:
         first: of the files, opened.
     """
 
-    shards: ShardSet
+    shards: Tables
     name: str | None
     reading: Reading
     first: PredictionFile
@@ -69,7 +69,7 @@ def models_of(shards: ShardSet, name: str | None, reading: Reading) -> list[Mode
 class Model:
     """What is known of one model while its files are read."""
 
-    def __init__(self, files: ModelFiles, ood: dict[str, ShardSet], *, folder: Path) -> None:
+    def __init__(self, files: ModelFiles, ood: dict[str, Tables], *, folder: Path) -> None:
         self.own, self.ood, self.reading, self.name = files.shards, ood, files.reading, files.name
         self.first = files.first
         self._folder, self._ids = folder, dict[str | None, RepeatedKeys]()

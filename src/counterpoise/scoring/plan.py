@@ -5,11 +5,12 @@ The plan depends on the files alone, and not on how many workers there are, so t
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from counterpoise._addresses import Address
-from counterpoise.predictions import PredictionFile, PredictionFileError, Reading, ShardSet
+from counterpoise._files import FilePath
+from counterpoise.predictions import PredictionFile, PredictionFileError, Reading
 from counterpoise.predictions.columns import Layout
-from counterpoise.predictions.shards import Form, Shard
+from counterpoise.predictions.shards import Form
 from counterpoise.scoring.batches import BatchScorer, require_score
 
 UNIT_BYTES = 1 << 28
@@ -17,6 +18,39 @@ _STATES = 32
 """A unit is at least as large as this many sets of sums: adding those up shall cost little beside reading it."""
 _CLASS_SUMS = 5 * 8
 """Bytes of sums for each class and bin."""
+
+
+class TableShard(Protocol):
+    """What opens as a file of predictions: one on disk, or one that is predicted as it is read.
+
+    Attributes:
+        path: what it is called.
+        groups: the row groups of it, where they are not all.
+    """
+
+    @property
+    def path(self) -> FilePath: ...
+
+    @property
+    def groups(self) -> range | None: ...
+
+    def opened(self, reading: Reading, *, first: Form | None = None) -> PredictionFile:
+        """The file, of the form of the first of its set."""
+        ...
+
+    def divided(self, reading: Reading, wanted: int) -> Iterator[tuple["TableShard", int]]:
+        """Parts of about so many bytes, each with the row that it starts at."""
+        ...
+
+
+class Tables(Protocol):
+    """Shards of one table, in order, and what they are called together."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shards(self) -> Sequence[TableShard]: ...
 
 
 @dataclass(frozen=True)
@@ -32,7 +66,7 @@ class Part:
     """
 
     model: int
-    shard: Shard
+    shard: TableShard
     place: int
     first_row: int
     ood: str | None
@@ -81,27 +115,10 @@ def units_of(parts: Sequence[Sequence[Part]]) -> Iterator[Unit]:
     yield from ((part,) for _, _, part in sorted(placed, key=lambda each: each[:2]))
 
 
-def parts_of(model: int, job: ModelJob, shards: ShardSet, *, ood: str | None) -> Iterator[Part]:
+def parts_of(model: int, job: ModelJob, shards: Tables, *, ood: str | None) -> Iterator[Part]:
     """The files of a set, large ones by row groups."""
     wanted = max(UNIT_BYTES, _STATES * job.form.classes * job.scorer.options.bins * _CLASS_SUMS)
     reading = job.reading if ood is None else replace(job.reading, like=job.layout)
     for place, shard in enumerate(shards.shards):
-        for each, first_row in _divided(shard, reading, wanted):
+        for each, first_row in shard.divided(reading, wanted):
             yield Part(model, each, place, first_row, ood)
-
-
-def _divided(shard: Shard, reading: Reading, wanted: int) -> Iterator[tuple[Shard, int]]:
-    size = shard.size or (shard.path.identity()[0] if isinstance(shard.path, Address) else shard.path.stat().st_size)
-    if size < 2 * wanted or shard.path.suffix.lower() != ".parquet":
-        yield shard, 0
-        return
-    file = shard.opened(reading)
-    groups, first_row = len(file.group_rows), 0
-    step = max(1, round(wanted * groups / size))
-    if step >= groups:  # also of a file that cannot be divided
-        yield replace(shard, source=file.source), 0
-        return
-    for start in range(0, groups, step):
-        own = range(start, min(start + step, groups))
-        yield replace(shard, source=file.source, groups=own), first_row
-        first_row += sum(file.group_rows[group] for group in own)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from counterpoise.training.evaluation import predict
     from counterpoise.training.module import ObjectiveModule
     from counterpoise.training.networks import Trained, load_run
+    from counterpoise.training.predicting import predict_shards, score_shards
     from counterpoise.training.run import resume, train
 else:
     __getattr__, __dir__ = lazily(
@@ -25,6 +26,7 @@ else:
             "evaluation": "predict",
             "module": "ObjectiveModule",
             "networks": "Trained load_run",
+            "predicting": "predict_shards score_shards",
             "run": "resume train",
         },
     )
@@ -37,6 +39,8 @@ __all__ = [
     "load_run",
     "named_data",
     "predict",
+    "predict_shards",
     "resume",
+    "score_shards",
     "train",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from counterpoise._files import write_text
+from counterpoise._files import FilePath, write_text
 from counterpoise.data.corruptions import corrupted
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
@@ -77,7 +77,7 @@ def ood_files(run: RunFolder) -> list[Path]:
 def predict(
     trained: Trained,
     images: Images,
-    path: Path,
+    path: FilePath,
     *,
     split: str,
     ood: bool = False,

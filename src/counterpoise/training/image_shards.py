@@ -1,0 +1,119 @@
+"""Images in many files, each read by itself and batch by batch; one in an object store is copied here for it."""
+
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from shutil import copyfileobj
+
+import numpy as np
+
+from counterpoise._addresses import as_path
+from counterpoise._files import FilePath
+from counterpoise.data.chunks import Chunk
+from counterpoise.data.row_groups import FileRows, open_rows
+from counterpoise.data.rows import read_rows
+from counterpoise.data.sources import WHOLE, DataSource, resolve, stored_split
+
+_IN_FILES = ("parquet", "webdataset")
+_OPENED_TOGETHER = 16
+"""Files whose footers are read at a time: most of it is waiting, where they are far away."""
+_PIECE = 1 << 23
+
+
+@dataclass(frozen=True, eq=False)
+class ImageShard:
+    """One file of a split, or the whole of a split that is not in files of rows.
+
+    Attributes:
+        source: that it is of.
+        split: that it is of.
+        path: of the file, or what the source is called.
+        size: of the file in bytes; 0 of a whole split.
+        rows: in it, where they are known beforehand.
+        first: row number of its first row in the split.
+    """
+
+    source: DataSource
+    split: str
+    path: FilePath
+    size: int = 0
+    rows: int | None = None
+    first: int = 0
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is one of several files."""
+        return self.source.kind in _IN_FILES
+
+    @contextmanager
+    def opened(self, most: int) -> Iterator[tuple[tuple[str, ...], Iterator[Chunk]]]:
+        """Names of the classes, if it tells them, and its rows, at most so many at a time, still encoded."""
+        if not self.is_file:
+            rows = read_rows(self.source, self.split)
+            yield rows.classes, rows.chunks
+            return
+        with _local(self.path) as path:
+            try:
+                file = open_rows(self.source, str(path))
+                yield file.classes, self._chunks(file, most)
+            except ValueError as error:
+                raise ValueError(str(error).replace(str(path), str(self.path))) from None
+
+    def _chunks(self, file: FileRows, most: int) -> Iterator[Chunk]:
+        first = self.first
+        for rows, place in zip(*file.index(), strict=True):
+            for chunk in file.chunks(int(place), np.arange(rows), most=most):
+                yield chunk._replace(ids=chunk.ids + first, files=[str(self.path)] * len(chunk.ids))
+            first += int(rows)
+
+
+def image_shards(data: str | Path, split: str | None, *, root: Path | None = None) -> list[ImageShard]:
+    """The files of a split that hold images, in order.
+
+    Args:
+        data: as `counterpoise.data.resolve` takes it: a folder or an address of Parquet files or tar shards, or another
+            set, which is one shard.
+        split: of it; None for `test`, or for all of a set that is not divided.
+        root: folder of the local sets.
+    """
+    source = resolve(data, root=root)
+    if source.info.domains or source.kind == "scikit-learn":
+        raise ValueError(f"{source.info.name} cannot be predicted in shards: name a file with --out FILE.parquet")
+    chosen = split or (WHOLE if set(source.files) == {WHOLE} else "test")
+    stored = stored_split(source, chosen, None)
+    if source.kind not in _IN_FILES:
+        return [ImageShard(source, chosen, Path(source.location))]
+    pool = ThreadPoolExecutor(_OPENED_TOGETHER)
+    alone = replace(source, files={})  # a shard is sent to others, and need not know of thousands
+    try:
+        shards = list(pool.map(lambda name: _sized(alone, chosen, name), source.files[stored]))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    firsts = accumulate((shard.rows or 0 for shard in shards), initial=0)
+    found = [replace(shard, first=first) for shard, first in zip(shards, firsts, strict=False) if shard.rows]
+    if not found:
+        raise ValueError(f"{source.info.name}, split {chosen!r} at {source.location} has no rows")
+    return found
+
+
+def _sized(source: DataSource, split: str, name: str) -> ImageShard:
+    path = as_path(name)
+    size = path.stat().st_size if isinstance(path, Path) else path.identity()[0]
+    return ImageShard(source, split, path, size, int(open_rows(source, name).index()[0].sum()))
+
+
+@contextmanager
+def _local(path: FilePath) -> Iterator[Path]:
+    """A file of this machine: what is in a store, copied in one pass."""
+    if isinstance(path, Path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="counterpoise-") as folder:
+        copy = Path(folder) / path.name
+        with path.open() as file, copy.open("wb") as target:
+            copyfileobj(file, target, _PIECE)
+        yield copy

@@ -1,0 +1,392 @@
+"""Images in many files in, predictions in as many files or their scores out, in one process or on a cluster.
+
+The file is the unit of work: it is predicted whole, by whoever is free, and what is there already is not predicted
+again. Batches end with their file, so that no prediction depends on who made it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor, nn
+
+from counterpoise._addresses import Address, as_path
+from counterpoise._documents import from_document, to_document
+from counterpoise._engines import Engine, Here, in_order
+from counterpoise._files import FilePath, write_text
+from counterpoise.data.chunks import Chunk, first_difference, regrouped
+from counterpoise.data.decode import decoded_images
+from counterpoise.data.images import check_labels
+from counterpoise.export import ModelConfig
+from counterpoise.metrics.comparison import Evaluation
+from counterpoise.predictions import (
+    MISSING_LABEL,
+    Header,
+    PredictionFile,
+    Predictions,
+    PredictionWriter,
+    Reading,
+    write_manifest,
+)
+from counterpoise.predictions.columns import Layout
+from counterpoise.predictions.digest import Source, digest_path, stated_digest
+from counterpoise.predictions.formats import is_prediction_file
+from counterpoise.predictions.shards import MANIFEST, Form, Shard
+from counterpoise.scoring import Progress
+from counterpoise.scoring.files import score_models
+from counterpoise.scoring.models import ModelFiles
+from counterpoise.training.image_shards import ImageShard, image_shards
+from counterpoise.training.predictors import ModelSource, Predictor, loaded, model_source
+
+PLAN = "plan.json"
+PLAN_SCHEMA, PLAN_VERSION = "counterpoise.predicting", 1
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file of images."""
+
+    name: str
+    bytes: int
+    rows: int | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the predictions of a folder are of; kept there, so that nothing else is ever put beside them.
+
+    Attributes:
+        weights: SHA-256 of the model's.
+        data_set: what the images are called.
+        split: of it.
+        ood: whether they are out of distribution.
+        size: that images were resized to.
+        batch: images that were predicted at a time.
+        inputs: the files, in order.
+    """
+
+    weights: str
+    data_set: str
+    split: str
+    ood: bool
+    size: int | None
+    batch: int
+    inputs: tuple[Input, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """How files are predicted, in any process.
+
+    Attributes:
+        model: that predicts.
+        device: where it computes.
+        size: that images are resized to.
+        batch: images at a time.
+        ood: out of distribution; labels are left out.
+        header: where the predictions come from.
+        members: of an ensemble, or None.
+    """
+
+    model: ModelSource
+    device: str
+    size: int | None
+    batch: int
+    ood: bool
+    header: Header
+    members: int | None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the logits stand for."""
+        return self.header.class_names or ()
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedShard:
+    """The predictions for one file of images, made as they are read."""
+
+    job: Job
+    images: ImageShard
+    groups: range | None = None
+
+    @property
+    def path(self) -> FilePath:
+        """Of the images."""
+        return self.images.path
+
+    def tables(self) -> Iterator[Predictions]:
+        """Batch by batch."""
+        job, images = self.job, self.images
+        predictor = loaded(job.model, job.device)
+        with images.opened(job.batch) as (classes, chunks):
+            if classes and classes != job.classes and not job.ood:
+                raise ValueError(
+                    f"{images.path} has other classes than the model: {first_difference(classes, job.classes)}; if it "
+                    "is meant as OOD, say so"
+                )
+            for chunk in regrouped(chunks, job.batch):
+                labels = torch.full((len(chunk.ids),), MISSING_LABEL) if job.ood else torch.from_numpy(chunk.labels)
+                check_labels(labels, torch.from_numpy(chunk.ids), classes=len(job.classes), where=chunk.files)
+                yield Predictions.of(
+                    logits=predictor(self._pixels(chunk, predictor)),
+                    labels=labels,
+                    ids=chunk.ids,
+                    data_set=images.source.info.name,
+                    split=images.split,
+                    in_distribution=not job.ood,
+                    header=job.header,
+                )
+
+    def opened(self, _reading: Reading, *, first: Form | None = None) -> PredictionFile:
+        """As a file of predictions is read."""
+        job = self.job
+        width = len(job.classes) * (job.members or 1)
+        own = Layout("logits", ("logits",), width, job.members, label=("label",), id="id", class_names=job.classes)
+        return PredictionFile(
+            layout=own,
+            rows=self.images.rows,
+            group_rows=(),
+            header=job.header,
+            source=Source(self.path, digest=None, size=self.images.size, identity=()),
+            notices=(),
+            read=lambda _: self.tables(),
+            models=list,
+        )
+
+    def divided(self, _reading: Reading, _wanted: int) -> Iterator[tuple["PredictedShard", int]]:
+        """Never, because batches would not be the same."""
+        yield self, 0
+
+    def _pixels(self, chunk: Chunk, predictor: Predictor) -> Tensor:
+        """Decoded, uint8 `[n, C, H, W]`."""
+        assert predictor.config.shape is not None
+        channels, *sides = predictor.config.shape
+        pixels: list[npt.NDArray[np.uint8]] = []
+        try:
+            for image in decoded_images(chunk, channels=channels, size=self.job.size):
+                if image.shape[:2] != tuple(sides):
+                    raise ValueError(
+                        f"{chunk.files[len(pixels)]}: the image has {image.shape[0]} x {image.shape[1]} pixels, the "
+                        f"model takes {sides[0]} x {sides[1]}; resize them with --size"
+                    )
+                pixels.append(image)
+        except ValueError as error:
+            row = int(chunk.ids[len(pixels)]) - self.images.first
+            raise ValueError(f"{error} (row {row} of this file)") from None
+        return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """Of one data set."""
+
+    name: str
+    shards: Sequence[PredictedShard]
+
+
+def predict_shards(
+    model: str | FilePath | nn.Module,
+    data: str | Path,
+    out: str | FilePath,
+    *,
+    config: ModelConfig | None = None,
+    split: str | None = None,
+    root: Path | None = None,
+    size: int | None = None,
+    ood: bool = False,
+    batch: int | None = None,
+    device: str = "cpu",
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> FilePath:
+    """Predict images in many files: for each of them a file of predictions of the same name, and a manifest at last.
+
+    Run it again after an interruption: files that are whole are not predicted again.
+
+    Args:
+        model: the folder of a run, an ONNX file, or a module, which other processes are sent with each file.
+        data: a folder of Parquet files or tar shards of images, here or in an object store such as `s3://bucket/images`;
+            or anything else that `counterpoise.data.resolve` knows, which is then one file.
+        out: folder for the predictions, here or in a store; or one file, `NAME.parquet`, which this process writes.
+        config: classes, shape and normalisation, of a module or of an ONNX file that another program wrote.
+        split: of the data; by default `test`, or all where they are not divided.
+        root: folder of the local data sets.
+        size: resize the shorter side of images to it and crop the centre.
+        ood: out of distribution; labels are left out.
+        batch: images that are predicted at a time; by default as many as the run's recipe says, or 500.
+        device: where to compute.
+        engine: what predicts files in parallel: `counterpoise.scoring.Processes` or `counterpoise.scoring.Ray`.
+        progress: called after every file.
+
+    Returns:
+        The path of the manifest, or of the one file.
+    """
+    shards = _shards(model, data, config=config, split=split, root=root, size=size, ood=ood, batch=batch, device=device)
+    folder = as_path(out)
+    if folder.suffix.lower() == ".parquet":
+        return _one_file(folder, shards, engine=engine, progress=progress)
+    outputs = [folder / f"{name}.parquet" for name in _names(shards)]
+    if any(_same(output, shard.path) for output, shard in zip(outputs, shards, strict=True)):
+        raise ValueError(f"{folder} holds the images, which would be overwritten; name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    there = _claimed(folder, _plan_of(shards))
+    if MANIFEST in there:
+        if all({output.name, digest_path(output).name} <= there for output in outputs):
+            return folder / MANIFEST
+        (folder / MANIFEST).unlink()
+    rows, total = 0, sum(shard.images.rows or 0 for shard in shards) or None
+    work, written = write_here if engine is None else write_remotely, list[Shard]()
+    calls = [*zip(shards, outputs, strict=True)]
+    for done, (_, shard) in enumerate(in_order(engine or Here(), work, calls), start=1):
+        written.append(shard)
+        rows += shard.rows or 0
+        if progress is not None:
+            progress(f"{done:,} of {len(shards):,} files", rows, total)
+    return write_manifest(folder, written)
+
+
+def score_shards(
+    model: str | FilePath | nn.Module,
+    data: str | Path,
+    *,
+    config: ModelConfig | None = None,
+    split: str | None = None,
+    root: Path | None = None,
+    size: int | None = None,
+    batch: int | None = None,
+    device: str = "cpu",
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """What `score_files` gives of the predictions of `predict_shards`, without writing them; arguments as there."""
+    shards = _shards(
+        model, data, config=config, split=split, root=root, size=size, ood=False, batch=batch, device=device
+    )
+    files = ModelFiles(_Tables(str(as_path(data)), shards), None, Reading(), shards[0].opened(Reading()))
+    return score_models([files], threads=1, engine=engine, progress=progress)
+
+
+def write_here(shard: PredictedShard, output: FilePath) -> tuple[None, Shard]:
+    """Write the predictions for one file, unless they are there, and describe them."""
+    if not digest_path(output).is_file():  # which is written last
+        _write(output, shard.tables())
+    with output.open("rb") as file:
+        rows = pq.read_metadata(file).num_rows
+    size = output.stat().st_size if isinstance(output, Path) else output.identity()[0]
+    return None, Shard(output, rows, stated_digest(digest_path(output)), size)
+
+
+def write_remotely(*call: Any) -> tuple[None, Shard]:
+    """`write_here` in a worker process, of which there is one for each core."""
+    torch.set_num_threads(1)
+    return write_here(*call)
+
+
+def _write(path: FilePath, tables: Iterator[Predictions]) -> None:
+    with PredictionWriter(path) as writer:
+        for table in tables:
+            writer.append(table)
+
+
+def _shards(
+    model: str | FilePath | nn.Module,
+    data: str | Path,
+    *,
+    config: ModelConfig | None,
+    split: str | None,
+    root: Path | None,
+    size: int | None,
+    ood: bool,
+    batch: int | None,
+    device: str,
+) -> list[PredictedShard]:
+    for name, value in {"size": size, "batch": batch}.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    source = model_source(model, config)
+    about = loaded(source, "cpu")  # whoever gives out the work may have no other device
+    job = Job(source, device, size, batch or about.batch, ood, about.header, about.members)
+    return [PredictedShard(job, images) for images in image_shards(data, split, root=root)]
+
+
+def _one_file(
+    path: FilePath, shards: Sequence[PredictedShard], *, engine: Engine | None, progress: Progress | None
+) -> FilePath:
+    if engine is not None:
+        raise ValueError(f"{path} is one file, which one process writes; name a folder")
+
+    def every_table() -> Iterator[Predictions]:
+        rows, total = 0, sum(shard.images.rows or 0 for shard in shards) or None
+        for shard in shards:
+            for table in shard.tables():
+                yield table
+                rows += len(table)
+                if progress is not None:
+                    progress(shard.path.name, rows, total)
+
+    _write(path, every_table())
+    return path
+
+
+def _names(shards: Sequence[PredictedShard]) -> list[str]:
+    """What the files are called, where that tells them apart."""
+    stems = [shard.path.stem for shard in shards]
+    told_apart = shards[0].images.is_file and len({*stems}) == len(stems)
+    return stems if told_apart else [f"part-{place:05}" for place in range(len(shards))]
+
+
+def _plan_of(shards: Sequence[PredictedShard]) -> Plan:
+    job, images = shards[0].job, shards[0].images
+    return Plan(
+        weights=job.model.digest,
+        data_set=images.source.info.name,
+        split=images.split,
+        ood=job.ood,
+        size=job.size,
+        batch=job.batch,
+        inputs=tuple(Input(shard.path.name, shard.images.size, shard.images.rows) for shard in shards),
+    )
+
+
+def _claimed(folder: FilePath, plan: Plan) -> set[str]:
+    """Names of what is in a folder, which is this plan's or nobody's, and from now on this plan's."""
+    there = {each.name: each for each in folder.iterdir()} if folder.exists() else {}
+    if PLAN in there:
+        try:
+            found = from_document(Plan, (folder / PLAN).read_text(), schema=PLAN_SCHEMA, version=PLAN_VERSION)
+        except ValueError as error:
+            raise ValueError(f"{folder / PLAN}: {error}") from None
+        if found != plan:
+            raise ValueError(
+                f"{folder} holds predictions of another run: {_difference(found, plan)}; name another folder, or "
+                "delete this one"
+            )
+    elif MANIFEST in there or any(is_prediction_file(each) for each in there.values()):
+        raise ValueError(f"{folder} holds predictions already, and no {PLAN} that says of what; name another folder")
+    else:
+        write_text(folder / PLAN, to_document(plan, schema=PLAN_SCHEMA, version=PLAN_VERSION))
+    return set(there)
+
+
+def _difference(found: Plan, plan: Plan) -> str:
+    """Between two plans, in words."""
+    for name in ("weights", "data_set", "split", "ood", "size", "batch"):
+        theirs, ours = getattr(found, name), getattr(plan, name)
+        if theirs != ours:
+            return f"its {name.replace('_', ' ')} is {theirs}, here it is {ours}"
+    if len(found.inputs) != len(plan.inputs):
+        return f"it is of {len(found.inputs):,} files of images, here there are {len(plan.inputs):,}"
+    theirs, ours = next(pair for pair in zip(found.inputs, plan.inputs, strict=True) if pair[0] != pair[1])
+    return f"{theirs.name} had {theirs.bytes:,} bytes, here {ours.name} has {ours.bytes:,}"
+
+
+def _same(one: FilePath, other: FilePath) -> bool:
+    if isinstance(one, Address) or isinstance(other, Address):
+        return one == other
+    return one.resolve() == other.resolve()
