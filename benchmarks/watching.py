@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.object_store import ObjectStore
+from benchmarks.processes import descendants
 
 _PAUSE, _CHANCE = 0.05, 0.05
 """Seconds between two looks at a run, and the chance that one kills a worker."""
@@ -73,7 +74,7 @@ def ray_cluster(workers: int, store: ObjectStore) -> Iterator[tuple[str, int]]:
         time.sleep(3)
         yield f"127.0.0.1:{port}", head.pid
     finally:
-        ours = [head.pid, *_descendants(head.pid)]
+        ours = [head.pid, *descendants(head.pid)]
         for pid in ours:
             _kill(pid, signal.SIGTERM)
         time.sleep(2)
@@ -127,8 +128,8 @@ class _Watch:
     def look(self) -> None:
         for pid in (
             self._driver,
-            *_descendants(self._driver),
-            *([] if self._head is None else _descendants(self._head)),
+            *descendants(self._driver),
+            *([] if self._head is None else descendants(self._head)),
         ):
             seconds, peak = _used(pid)
             if seconds:
@@ -153,17 +154,7 @@ class _Watch:
 
 
 def _workers(head: int | None) -> dict[int, float]:
-    return {} if head is None else {pid: _used(pid)[0] for pid in _descendants(head)}
-
-
-def _descendants(pid: int) -> list[int]:
-    found = []
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [*found, *(each for child in found for each in _descendants(child))]
+    return {} if head is None else {pid: _used(pid)[0] for pid in descendants(head)}
 
 
 def _used(pid: int) -> tuple[float, float]:
