@@ -57,7 +57,7 @@ def resolve(name_or_path: str | Path, *, root: Path | None = None) -> DataSource
     In this order: a name of the table `SETS` (text: a `Path` is a path), whose folder under `root` (by default the
     environment variable COUNTERPOISE_DATA) comes before the hub; a CSV, TSV or Parquet file of image paths and labels;
     a Parquet file of images or a tar shard of a WebDataset, or a folder with such files whose names start with their
-    split, or a pattern such as "shards/*.tar"; a folder of class folders, perhaps below `train` and `test`; a hub id
+    split, or a pattern such as `shards/*.tar`; a folder of class folders, perhaps below `train` and `test`; a hub id
     such as "owner/name". Names of the classes of a WebDataset may be in `classes.txt` beside the shards, one a line.
     """
     text = str(name_or_path)
