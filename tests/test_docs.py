@@ -111,8 +111,13 @@ def test_an_output_that_is_not_shown_is_found_and_written(tmp_path, monkeypatch)
 def test_figures_in_the_documentation_are_the_measured_ones(name):
     page, section = documentation.SECTIONS[name]
     result = documentation.result(name)
-    assert result["failed"] == []
-    assert section_of((ROOT / "docs" / page).read_text(), name) == section(result)
+    text = section_of((ROOT / "docs" / page).read_text(), name)
+    assert text == section(result)
+    # What a benchmark did not reach is said beside its figures, or is no figure of the documentation.
+    whole = (ROOT / "docs" / page).read_text()
+    for short in result["failed"]:
+        quantity = short.rpartition(": ")[2]
+        assert re.search(rf"- {quantity}: .* wanted", whole), f"{page} does not say that {short} was not reached"
 
 
 def test_the_rooms_are_described_with_their_imports():

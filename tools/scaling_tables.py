@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -196,8 +197,26 @@ def scaleout_more_section(document: dict[str, Any]) -> str:
         f"- **Two models of {SHARDS} shards**, {compared['rows']:,} rows each, compared on Ray: of "
         f"{compared['values']:,} values the largest difference from two single files is {compared['difference']:.1e}."
     )
-    filled = (textwrap.fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
-    return "\n".join(filled)
+    filled = [textwrap.fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
+    return "\n".join([*filled, "", "Not reached:", "", *_not_reached(document["checks"])])
+
+
+def _not_reached(checks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of each quantity that had an upper limit in some runs and was above it: the limit, and what was measured."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for check in checks:
+        if not check["passed"]:
+            found.setdefault(check["name"].rpartition(": ")[2], []).append(check)
+    return [
+        f"- {name}: at most {short[0]['at_most']:,} wanted, {_range([check['measured'] for check in short])} in "
+        f"{len(short)} of {sum(check['name'].endswith(name) for check in checks)} runs"
+        for name, short in found.items()
+    ]
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = (f"{value:,.4g}" if value < 100 else f"{value:,.0f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 SECTIONS = {

@@ -199,7 +199,8 @@ class Address:
             return _Info(info.type.name, info.size or 0, info.mtime_ns or 0)
 
         found = self._reached(asked)
-        return self._agreed(asked) if found.kind == "NotFound" else found
+        doubtful = found.kind == "NotFound" or (found.kind == "File" and not found.size)
+        return self._agreed(asked) if doubtful else found
 
     def _agreed(self, request: Callable[[], T]) -> T:
         """What a request gives twice in a row: Arrow takes the answer of a lost connection for an empty one."""

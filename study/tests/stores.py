@@ -10,7 +10,8 @@ from counterpoise._files import write_text
 from counterpoise.metrics import Estimate, Key
 from counterpoise.metrics.estimates import KEY_INFO
 from counterpoise.metrics.scores import BinTable, GroupScores
-from counterpoise.recipes.config import Recipe, corruption_names
+from counterpoise.recipes.checks import corruption_names
+from counterpoise.recipes.config import Recipe
 from counterpoise_study.cells import Task
 from counterpoise_study.collected import Row
 from counterpoise_study.grid import remaining

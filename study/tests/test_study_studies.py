@@ -19,11 +19,10 @@ ISSUE = [
     "cifar100", "cifar10", "tiny-imagenet", "deep-ensemble", "misclassification", "ood", "auxiliary-backbone", "pacs",
     "alpha", "corruptions", "dml", "scatter", "reliability",
 ]  # fmt: skip
-OWN = ["auxiliary-rate", "short-schedules", "finetune"]
+OWN = ["auxiliary-rate", "short-schedules", "finetune", "cost", "cost-large"]
 GRID = {
     "ce": 1, "ls": 2, "er": 3, "dca": 4, "mmce": 4, "fl": 3, "flsd53": 1, "fl-mdca": 3, "fl-dtdp": 6, "de3": 1,
-    "dml": 5, "mte1": 5, "mte2": 5,
-}  # fmt: skip
+    "dml": 5, "mte1": 5, "mte2": 5, "pskd": 4, "mte-lite": 5}  # fmt: skip
 METHOD_FILE = """
 from counterpoise.functional.losses import cross_entropy
 from counterpoise.objectives import SupervisedObjective

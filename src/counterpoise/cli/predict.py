@@ -61,7 +61,7 @@ class Predict:
 
     def run(self) -> None:
         from counterpoise.predictions.formats import is_prediction_file
-        from counterpoise.recipes.config import corruption_names
+        from counterpoise.recipes.checks import corruption_names
 
         out = None if self.out is None else as_path(self.out)
         stored = any(isinstance(as_path(each), Address) for each in (self.model, self.data))

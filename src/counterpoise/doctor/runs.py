@@ -18,7 +18,6 @@ from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.doctor.bench import Bench, Finding, Skipped, images_for, recipe_for
 from counterpoise.recipes.config import Precision, Recipe
-from counterpoise.recipes.methods import METHODS
 from counterpoise.training.checkpoints import read_manifest, state_digest
 from counterpoise.training.data import augmentation, from_images
 from counterpoise.training.engine import fit
@@ -72,7 +71,7 @@ class Trace:
 def trained(recipe: Recipe, images: Images, *, callbacks: Sequence[L.Callback]) -> Trace:
     """Train in a temporary folder, in silence."""
     models = recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
-    objective = METHODS[recipe.method].build(models(recipe.seed), **recipe.choice)
+    objective = recipe.objective(models(recipe.seed))
     with tempfile.TemporaryDirectory() as folder, quiet():
         run = RunFolder(Path(folder))
         run.checkpoints.mkdir()

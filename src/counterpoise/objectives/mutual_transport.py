@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from counterpoise.functional.reduction import IGNORE_INDEX
 from counterpoise.functional.transport import mutual_transport
+from counterpoise.objectives.auxiliaries import Step, features_of, logits_of, needs_ids
 from counterpoise.objectives.models import (
     as_models,
     call_for_logits,
@@ -20,6 +21,7 @@ from counterpoise.objectives.models import (
 from counterpoise.objectives.output import ObjectiveOutput
 from counterpoise.objectives.schedules import AlphaSchedule, require_weight
 from counterpoise.objectives.supervised import evaluation_output
+from counterpoise.objectives.trunk import recorded
 
 
 class MutualTransport(nn.Module):
@@ -35,7 +37,8 @@ class MutualTransport(nn.Module):
 
     Args:
         primary: the model to ship; returns logits `[..., K]`, or an object or mapping with `logits`.
-        auxiliaries: any number of models with logits of the same shape.
+        auxiliaries: any number of models with logits of the same shape, or kinds of `counterpoise.objectives` that cost
+            less: `SharedTrunk`, `Seldom`, `Cached`, `Smaller`, `OwnView`, `MovingAverage`, `OnDevice`.
         alpha: weight of the pull towards the auxiliaries; a number, or a function of progress in [0, 1].
         ignore_index: positions with this label take no part in any term.
         process_group: over which each batch is sharded. Needed only where shards are of uneven weight.
@@ -70,6 +73,11 @@ class MutualTransport(nn.Module):
         self.ignore_index = ignore_index
         self.process_group = process_group
         self.alpha = alpha
+        self.needs_ids = any(needs_ids(auxiliary) for auxiliary in auxiliaries)
+        self._features: dict[str, bool] = {}
+        for auxiliary in auxiliaries:
+            for name, matters in features_of(auxiliary).items():
+                self._features[name] = matters or self._features.get(name, False)
 
     @property
     def alpha(self) -> Tensor:
@@ -95,15 +103,26 @@ class MutualTransport(nn.Module):
         return copied(self, memo)
 
     def forward(
-        self, *inputs: Any, labels: Tensor | None = None, sample_weight: Tensor | None = None, **named_inputs: Any
+        self,
+        *inputs: Any,
+        labels: Tensor | None = None,
+        sample_weight: Tensor | None = None,
+        ids: Tensor | None = None,
+        **named_inputs: Any,
     ) -> ObjectiveOutput:
-        """Run the models on `inputs` and `named_inputs`; every model gets the same."""
-        logits = call_for_logits(self.primary, inputs, named_inputs)
+        """Run the models on `inputs` and `named_inputs`; every model gets the same.
+
+        `ids` say which samples they are, int64 `[b]`, where `needs_ids`.
+        """
         if labels is None or not self.training:
+            logits = call_for_logits(self.primary, inputs, named_inputs)
             return evaluation_output(logits, labels, ignore_index=self.ignore_index, sample_weight=sample_weight)
+        with recorded(self.primary, self._features) as features:
+            logits = call_for_logits(self.primary, inputs, named_inputs)
+        step = Step(inputs, named_inputs, self.primary, logits.detach(), features, ids, self.process_group)
         terms = mutual_transport(
             logits,
-            [call_for_logits(auxiliary, inputs, named_inputs) for auxiliary in self.auxiliaries],
+            [logits_of(auxiliary, step) for auxiliary in self.auxiliaries],
             labels,
             alpha=self.alpha,
             ignore_index=self.ignore_index,

@@ -22,6 +22,7 @@ class Objective(Protocol):
         accepts_loss_kwargs: False. The loss is a mean over one batch; where `transformers.Trainer` sees keyword inputs
             it believes that the loss is already divided by the items of all accumulated batches, and does not divide it
             by the accumulation steps.
+        needs_ids: where it is there and true, each training batch comes with `ids`, int64 `[b]`: which samples it has.
     """
 
     process_group: dist.ProcessGroup | None

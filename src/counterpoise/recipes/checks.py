@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Mapping
 
+from counterpoise._choices import EXTRA_CORRUPTIONS, STANDARD_CORRUPTIONS
+
 
 def refuse(problems: Iterable[str]) -> None:
     """Raise a `ValueError` with all problems, if there are any."""
@@ -39,3 +41,17 @@ def not_between_0_and_1(values: Mapping[str, float | None]) -> list[str]:
         for name, value in values.items()
         if value is not None and not 0 < value < 1
     ]
+
+
+def corruption_names(given: tuple[str, ...]) -> list[str]:
+    """The corruptions that are meant, `standard` and `all` spelt out.
+
+    >>> corruption_names(("fog", "standard"))[:2]
+    ['fog', 'gaussian_noise']
+    """
+    known = (*STANDARD_CORRUPTIONS, *EXTRA_CORRUPTIONS)
+    groups = {"standard": STANDARD_CORRUPTIONS, "all": known}
+    names = [name for entry in given for name in groups.get(entry, (entry,))]
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"there is no corruption {', '.join(unknown)}; there are {', '.join(known)}")
+    return list(dict.fromkeys(names))

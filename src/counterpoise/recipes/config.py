@@ -5,16 +5,22 @@ The text below a field is its help on the command line.
 
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from counterpoise._choices import EXTRA_CORRUPTIONS, SEVERITIES, STANDARD_CORRUPTIONS, TRANSFORMS
+from counterpoise._choices import SEVERITIES, TRANSFORMS
 from counterpoise._documents import from_document, to_document
 from counterpoise.models import Backbone
-from counterpoise.recipes.checks import negative, not_between_0_and_1, not_positive, refuse
+from counterpoise.recipes.checks import corruption_names, negative, not_between_0_and_1, not_positive, refuse
 from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest, first_name, first_value
 from counterpoise.recipes.methods import METHODS, method_named
+from counterpoise.recipes.savings import SavingOptions, with_savings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from counterpoise.objectives import Objective
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.recipe", 2
 
@@ -289,6 +295,7 @@ class Recipe:
     data: DataOptions = field(default_factory=DataOptions)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     pruning: PruningOptions = field(default_factory=PruningOptions)
+    savings: SavingOptions = field(default_factory=SavingOptions)
     engine: EngineOptions = field(default_factory=EngineOptions)
     evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
 
@@ -315,6 +322,15 @@ class Recipe:
                 f"{self.method} needs one class for each image, which data.mixup and data.cutmix do not leave; methods "
                 f"that take mixed images are {able}"
             )
+        if method is not None and method.savings is None and self.savings != SavingOptions():
+            able = ", ".join(name for name, other in METHODS.items() if other.savings is not None)
+            problems.append(
+                f"{self.method} has no auxiliaries that savings could be about; methods with some are {able}"
+            )
+        if self.savings.cached and self.data.mixes:
+            problems.append(
+                "savings.cached keeps what was said of an image, not of a mixed one: leave out data.mixup and cutmix"
+            )
         refuse(problems)
         if method is not None:
             method.choice(self.hyper)
@@ -323,6 +339,16 @@ class Recipe:
     def choice(self) -> dict[str, float]:
         """One value of each hyper-parameter of the method."""
         return method_named(self.method).choice(self.hyper)
+
+    @property
+    def savings_in_force(self) -> SavingOptions:
+        """The recipe's, or, where it says nothing, those of the method."""
+        usual = method_named(self.method).savings
+        return self.savings if usual is None or self.savings != SavingOptions() else usual
+
+    def objective(self, models: "Sequence[nn.Module]") -> "Objective":
+        """The method's objective over networks, the primary first, with what auxiliaries leave out."""
+        return method_named(self.method).build(with_savings(models, self.savings_in_force), **self.choice)
 
     @property
     def digest(self) -> str:
@@ -365,17 +391,3 @@ def recipe_of_version_1(document: Mapping[str, Any]) -> Recipe:
 def version_1_digest(document: Mapping[str, Any]) -> str:
     """What a run with this `config.json` was named by when all of it was its identity."""
     return first_digest(recipe_of_version_1(document), document, schema=SCHEMA)
-
-
-def corruption_names(given: tuple[str, ...]) -> list[str]:
-    """The corruptions that are meant, `standard` and `all` spelt out.
-
-    >>> corruption_names(("fog", "standard"))[:2]
-    ['fog', 'gaussian_noise']
-    """
-    known = (*STANDARD_CORRUPTIONS, *EXTRA_CORRUPTIONS)
-    groups = {"standard": STANDARD_CORRUPTIONS, "all": known}
-    names = [name for entry in given for name in groups.get(entry, (entry,))]
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"there is no corruption {', '.join(unknown)}; there are {', '.join(known)}")
-    return list(dict.fromkeys(names))

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from counterpoise.recipes.savings import HALF, SavingOptions
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -39,6 +41,7 @@ class Method:
         members: how many such trainings make one result; their probabilities are averaged.
         prunes: whether training leaves out its least confident samples, as DTDP does.
         soft_labels: whether it takes the labels of mixed images, which are distributions over classes.
+        savings: what its auxiliaries leave out unless a recipe says otherwise; None where it has no auxiliaries.
         fixed: hyper-parameters that are not tuned unless somebody names them, with their usual values.
         bounds: half-open intervals `[low, high)` that values must lie in; `[0, inf)` where none is given.
     """
@@ -51,6 +54,7 @@ class Method:
     members: int = 1
     prunes: bool = False
     soft_labels: bool = True
+    savings: SavingOptions | None = None
     fixed: Mapping[str, float] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -110,6 +114,13 @@ def _mutual_transport(models: "Sequence[nn.Module]", *, alpha: float, alpha_warm
     )
 
 
+def _self_distillation(models: "Sequence[nn.Module]", *, weight: float) -> "Objective":
+    from counterpoise.objectives import SelfDistillation
+
+    (model,) = models
+    return SelfDistillation(model, weight=weight)
+
+
 def _deep_mutual(models: "Sequence[nn.Module]", *, alpha: float) -> "Objective":
     from counterpoise.objectives import DeepMutualLearning
 
@@ -120,6 +131,12 @@ _CONSTANT_ALPHA = {"alpha_warmup": 0.0}
 """Share of training over which alpha grows linearly from 0."""
 
 _SHARE = {"alpha_warmup": (0.0, 1.0)}
+
+
+def _mte(title: str, *, models: int, savings: SavingOptions = SavingOptions()) -> Method:  # noqa: B008 (frozen)
+    grid, fixed = {"alpha": ALPHA_GRID}, _CONSTANT_ALPHA
+    return Method(title, models, _mutual_transport, grid, PAPER, savings=savings, fixed=fixed, bounds=_SHARE)
+
 
 METHODS: dict[str, Method] = {
     "ce": Method("Cross-entropy", 1, _loss("cross_entropy"), {}, PAPER),
@@ -159,8 +176,18 @@ METHODS: dict[str, Method] = {
     ),
     "de3": Method("Deep ensemble of 3", 1, _loss("cross_entropy"), {}, PAPER, members=3),
     "dml": Method("DML", 2, _deep_mutual, {"alpha": ALPHA_GRID}, "MTE's grid"),
-    "mte1": Method("MTE-1", 2, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, fixed=_CONSTANT_ALPHA, bounds=_SHARE),
-    "mte2": Method("MTE-2", 3, _mutual_transport, {"alpha": ALPHA_GRID}, PAPER, fixed=_CONSTANT_ALPHA, bounds=_SHARE),
+    "pskd": Method(
+        "PS-KD",
+        1,
+        _self_distillation,
+        {"weight": (0.6, 0.7, 0.8, 0.9)},
+        "around the value of its paper, 0.8; not a method of the MTE paper",
+        soft_labels=False,  # what is kept of a sample is no prediction of a mixed image
+        bounds={"weight": (0.0, 1.0)},
+    ),
+    "mte1": _mte("MTE-1", models=2),
+    "mte2": _mte("MTE-2", models=3),
+    "mte-lite": _mte("MTE-lite", models=2, savings=SavingOptions(trunk=HALF)),
 }
 
 

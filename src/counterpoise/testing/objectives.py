@@ -46,9 +46,12 @@ def check_objective(objective: Objective, inputs: Tensor | Mapping[str, Any], la
 
 
 def _call(module: nn.Module, inputs: Tensor | Mapping[str, Any], labels: Tensor | None) -> Any:
+    told = {"labels": labels}
+    if labels is not None and getattr(module, "needs_ids", False):
+        told["ids"] = torch.arange(len(labels), device=labels.device)
     if isinstance(inputs, Tensor):
-        return module(inputs, labels=labels)
-    return module(**inputs, labels=labels)
+        return module(inputs, **told)
+    return module(**inputs, **told)
 
 
 def _check_training(objective: nn.Module, inputs: Tensor | Mapping[str, Any], labels: Tensor) -> None:

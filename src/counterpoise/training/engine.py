@@ -116,7 +116,7 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
     if is_first_process():
         logs.steps.begin_after(step)
         logs.epochs.begin_after(step)
-    (strategy, files), termination = _strategy(engine), TerminationSignal()
+    (strategy, files), termination = _strategy(recipe), TerminationSignal()
     stopping = None if recipe.patience is None else StopEarly(recipe.patience)
     monitor = engine.monitor if stopping is None else "nll"
     checkpoints = SaveCheckpoints(
@@ -170,8 +170,9 @@ def _environment(engine: EngineOptions) -> list[ClusterEnvironment]:
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
 
 
-def _strategy(engine: EngineOptions) -> tuple[Strategy | str, VerifiedCheckpointIO]:
+def _strategy(recipe: Recipe) -> tuple[Strategy | str, VerifiedCheckpointIO]:
     """How the ranks share the work, and how what they save is written."""
+    engine = recipe.engine
     ranks = engine.devices * engine.nodes
     if engine.strategy == "fsdp":
         from counterpoise.training.sharding import ShardedCheckpointIO, ShardedStrategy  # seconds to import
@@ -180,6 +181,8 @@ def _strategy(engine: EngineOptions) -> tuple[Strategy | str, VerifiedCheckpoint
     if engine.strategy == "ddp" or ranks > 1:
         # Running statistics are averaged before they are used; until then every rank keeps its own.
         options: dict[str, Any] = {_buffer_option(): False}
+        # On steps that an auxiliary does not learn from, its parameters have no gradients.
+        options["find_unused_parameters"] = recipe.savings_in_force.every > 1
         return DDPStrategy(gradient_as_bucket_view=True, **options), VerifiedCheckpointIO()
     return "auto", VerifiedCheckpointIO()
 

@@ -22,7 +22,8 @@ from counterpoise.models.backbone import RANDOM
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.predictions.digest import digest_path
-from counterpoise.recipes.config import EvaluationOptions, ValidationMetric, corruption_names
+from counterpoise.recipes.checks import corruption_names
+from counterpoise.recipes.config import EvaluationOptions, ValidationMetric
 from counterpoise.scoring import score_files
 from counterpoise.scoring.batches import checked_rows, clean_rows
 from counterpoise.training.data import RunData, require_same_kind

@@ -135,8 +135,10 @@ class ObjectiveModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The one scalar of the objective."""
         weights = self.class_weights
-        weighted = {} if weights is None else {"sample_weight": label_weights(batch.labels, weights)}
-        self.latest = self.objective(batch.images, labels=batch.labels, **weighted)
+        told: dict[str, Tensor] = {} if weights is None else {"sample_weight": label_weights(batch.labels, weights)}
+        if getattr(self.objective, "needs_ids", False):
+            told["ids"] = batch.ids
+        self.latest = self.objective(batch.images, labels=batch.labels, **told)
         loss: Tensor = self.latest["loss"]
         if self.trainer.loggers:
             self.log_dict(

@@ -145,7 +145,7 @@ class _Plan:
         """The objective of one training; its networks are built for it, once."""
         if seed in self.ready:
             return self.ready.pop(seed)
-        return METHODS[self.recipe.method].build(self.models(seed), **self.recipe.choice)
+        return self.recipe.objective(self.models(seed))
 
 
 def _prepared(
@@ -184,8 +184,8 @@ def _prepared(
     built = make(seed)
     if len(built) != (count := METHODS[recipe.method].models):
         raise ValueError(f"{recipe.method} trains {count} network{'s' * (count > 1)}; models= made {len(built)}")
-    objective = METHODS[recipe.method].build(built, **recipe.choice)
-    require_same_images(built, shape=images.pixels.shape[1:])
+    require_same_images(built, shape=images.pixels.shape[1:])  # before savings take networks apart
+    objective = recipe.objective(built)
     return _Plan(recipe, run, data, make, models is not None, {seed: objective})
 
 

@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from counterpoise.data.sets import SETS
 from counterpoise.models import Backbone, build_model
 from counterpoise.models.backbone import RANDOM
-from counterpoise.recipes.config import Recipe, corruption_names
+from counterpoise.recipes.checks import corruption_names
+from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise_study.cells import Stage
 

@@ -14,11 +14,12 @@ from counterpoise.recipes.config import (
     PruningOptions,
     Recipe,
 )
+from counterpoise_study import costs
 from counterpoise_study.finetuning import finetuned, finetuning_recipe
 from counterpoise_study.requests import Hyper, Published, Setting
 from counterpoise_study.titles import DOMAINS, TITLES, network_title
 
-ScaleName = Literal["paper", "reduced", "smoke", "finetune"]
+ScaleName = Literal["paper", "reduced", "smoke", "finetune", "cost"]
 UNSTATED = "unstated"
 """What the published tables say where the paper does not name the backbone."""
 
@@ -57,6 +58,8 @@ class Scale:
         short: schedules of few steps, with what may help an auxiliary that lags behind.
         domains: one for each domain of PACS that is left out.
         finetuned: the same for fine-tuning, and another of each with a small auxiliary.
+        costs: MTE with auxiliaries that cost less, and what it is compared with.
+        costs_large: some of these at a larger size.
         values: most values of each hyper-parameter that are tried; None for all.
         candidates: of some methods, in place of the grids of the methods table.
         tuning_seeds: that hyper-parameters are chosen at; empty for the first of the seeds that are shown.
@@ -73,6 +76,8 @@ class Scale:
     short: tuple[Setting, ...] = ()
     domains: tuple[Setting, ...] = ()
     finetuned: tuple[Setting, ...] = ()
+    costs: tuple[Setting, ...] = ()
+    costs_large: tuple[Setting, ...] = ()
     values: int | None = None
     candidates: Mapping[str, tuple[Hyper, ...]] = field(default_factory=dict)
     tuning_seeds: tuple[int, ...] = ()
@@ -230,7 +235,20 @@ def finetune() -> Scale:
     )
 
 
-SCALES = {"paper": paper, "reduced": reduced, "smoke": smoke, "finetune": finetune}
+def cost() -> Scale:
+    """What MTE costs and what it is worth, where ten seeds of a method take an hour."""
+    return Scale(
+        name="cost",
+        note="cost: CIFAR-10 in part, networks of width 16, float32, one CPU core; not the paper's scale",
+        costs=costs.small_settings(costs.small_recipe(_shortened(50))),
+        costs_large=costs.large_settings(costs.large_recipe(_shortened(100))),
+        candidates=costs.candidates(),
+        tuning_seeds=(100, 101, 102),
+        page=False,
+    )
+
+
+SCALES = {"paper": paper, "reduced": reduced, "smoke": smoke, "finetune": finetune, "cost": cost}
 
 
 def _shortened(epochs: int) -> OptimizerOptions:

@@ -24,6 +24,10 @@ READING: Mapping[Layout, str] = {
         "like the data, far: images that are not."
     ),
     "variants": "Rows differ in what their names say, and in nothing else; the primary that ships is the same.",
+    "trade-off": (
+        "Rows differ in the method and in what their names say; the primary, its initial weights, the order of images "
+        "and their augmentation are the same for all rows of a seed."
+    ),
     "domains": "Trained on three domains of PACS, tested on the fourth.",
     "in-and-out": (
         "Trained on three domains of PACS. In-domain: the validation images of these three; after temperature scaling, "

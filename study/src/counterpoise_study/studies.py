@@ -22,6 +22,7 @@ Layout = Literal[
     "scatter",
     "reliability",
     "bars",
+    "trade-off",
 ]
 """What is drawn or listed; every study has a table, those named after a figure have that as well."""
 
@@ -29,7 +30,12 @@ QUALITY = (Key.ACCURACY, Key.ECE, Key.CLASSWISE_ECE, Key.NLL)
 """What the paper shows, and the proper score that hyper-parameters are chosen by."""
 
 DETECTION = (Key.FPR_AT_TPR95, Key.MINIMUM_DETECTION_ERROR, Key.AUROC, Key.AUPR_POSITIVE)
-ALL_METHODS = tuple(METHODS)
+ALL_METHODS = (
+    "ce", "ls", "er", "dca", "mmce", "fl", "flsd53", "fl-mdca", "fl-dtdp", "de3", "dml", "mte1", "mte2",
+)  # fmt: skip
+"""Of the paper's tables, and those that stand beside them."""
+
+COST_METHODS = ("ce", "ls", "fl", "pskd", "dml", "de3", "mte1", "mte2")
 MAIN_TABLES = ("cifar100", "cifar10", "tiny-imagenet", "de")
 SHOWN_UNDER_CORRUPTION = ("ce", "dca", "mmce", "fl", "fl-mdca", "fl-dtdp", "de3", "mte1", "mte2")
 
@@ -116,6 +122,12 @@ STUDIES: dict[str, Study] = {
         "Fine-tuning a pretrained network", ("ce", "ls", "fl", "mte1", "dml", "de3"), lambda s: s.finetuned,
         "in-and-out", (Key.ACCURACY, Key.ECE, Key.NLL, Key.AUROC),
     ),
+    "cost": Study(
+        "What MTE costs, and cheaper auxiliaries", COST_METHODS, lambda s: s.costs, "trade-off"
+    ),
+    "cost-large": Study(
+        "Cheaper auxiliaries with more images and steps", COST_METHODS, lambda s: s.costs_large, "trade-off"
+    ),
 }  # fmt: skip
 """In the order of the paper: its tables, then its figures; then those of our own."""
 
@@ -181,6 +193,6 @@ def request_of(
             f"{study}: the settings {', '.join(each.name for each in shown)} have no row for {', '.join(methods)}"
         )
     names = {setting.tuned_in for setting in shown} - {setting.name for setting in shown} - {""}
-    everywhere = {each.name: each for table in (*settings.tables.values(), known) for each in table}
+    everywhere = {each.name: each for table in (*settings.tables.values(), settings.costs, known) for each in table}
     tuned = tuple(setting for name, setting in everywhere.items() if name in names)
     return Request(study, scale, rule, shown + tuned, lines)

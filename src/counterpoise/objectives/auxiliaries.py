@@ -1,0 +1,369 @@
+"""Kinds of auxiliaries: what each is shown of a training step, and the cheaper ways to answer.
+
+Only logits couple an auxiliary to the primary, and the primary takes them as constants. So an auxiliary may train on
+some steps only, see smaller images, answer from memory, or be no network of its own. Each kind below is a module around
+another auxiliary, and they can be nested: `Seldom(SharedTrunk(network, after="layer2"), every=4)`.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from counterpoise.objectives.kept import KeptPredictions, gathered_rows
+from counterpoise.objectives.models import call_for_logits, require_model
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an auxiliary may know of a training step.
+
+    Attributes:
+        inputs: what the primary was called with.
+        named_inputs: by keyword.
+        primary: the model that ships.
+        logits: of the primary, detached, `[..., K]`.
+        features: outputs of the primary's modules that an auxiliary asked for, by name, detached.
+        ids: of the samples, int64 `[b]`, or None where nobody gave them.
+        process_group: over which the batch is sharded, or None.
+    """
+
+    inputs: tuple[Any, ...]
+    named_inputs: Mapping[str, Any]
+    primary: nn.Module
+    logits: Tensor
+    features: Mapping[str, Any]
+    ids: Tensor | None = None
+    process_group: dist.ProcessGroup | None = None
+
+
+def logits_of(auxiliary: nn.Module, step: Step) -> Tensor:
+    """Logits of an auxiliary, `[..., K]`: they carry a gradient where it learns from the step, and none where not.
+
+    Any model is an auxiliary, and is called with the inputs. One whose attribute `takes_step` is true is called with
+    the `Step`; its attribute `features` names modules of the primary whose outputs it needs, as `features_of` says.
+    """
+    if getattr(auxiliary, "takes_step", False):
+        answer: Tensor = auxiliary(step)
+        return answer
+    return call_for_logits(auxiliary, step.inputs, step.named_inputs)
+
+
+def features_of(auxiliary: nn.Module) -> Mapping[str, bool]:
+    """Modules of the primary whose outputs an auxiliary takes, and whether their values matter, or but their shapes."""
+    features: Mapping[str, bool] = getattr(auxiliary, "features", {})
+    return features
+
+
+def needs_ids(auxiliary: nn.Module) -> bool:
+    """Whether an auxiliary must be told which samples a batch has."""
+    return any(getattr(module, "needs_ids", False) for module in auxiliary.modules())
+
+
+def network_in(auxiliary: nn.Module) -> nn.Module:
+    """The network that an auxiliary is, or has inside."""
+    network = getattr(auxiliary, "network", auxiliary)
+    return network if isinstance(network, nn.Module) else auxiliary
+
+
+class Seldom(nn.Module):
+    """An auxiliary that learns from every `every`-th step alone, or from a share of each batch; it teaches on all.
+
+    Where it does not learn it needs no backward pass: of an auxiliary as large as the primary, `every=4` saves half.
+
+    Args:
+        auxiliary: any.
+        every: it learns from the first step, and from every so many after it.
+        share: of the samples of a batch that it learns from, the first ones; its gradient is their mean.
+
+    >>> auxiliary, images = Seldom(nn.Linear(4, 3), every=2), torch.zeros(2, 4)
+    >>> step = Step((images,), {}, nn.Linear(4, 3), torch.zeros(2, 3), {})
+    >>> [auxiliary(step).requires_grad for _ in range(4)]
+    [True, False, True, False]
+    """
+
+    takes_step = True
+
+    def __init__(self, auxiliary: nn.Module, *, every: int = 1, share: float = 1.0) -> None:
+        super().__init__()
+        require_model(auxiliary, name="auxiliary")
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        if not 0 < share <= 1:
+            raise ValueError(f"share must be above 0 and at most 1, got {share}")
+        if share < 1 and features_of(auxiliary):
+            raise ValueError("an auxiliary that shares the primary's trunk takes whole batches; use every, not share")
+        self.auxiliary = auxiliary
+        self.every = every
+        self.share = share
+        self.steps = 0
+
+    @property
+    def network(self) -> nn.Module:
+        """The network inside, whose layers and head an optimizer may ask for."""
+        return network_in(self.auxiliary)
+
+    @property
+    def features(self) -> Mapping[str, bool]:
+        """Those of the auxiliary."""
+        return features_of(self.auxiliary)
+
+    def forward(self, step: Step) -> Tensor:
+        """Logits of the whole batch; with a gradient where the auxiliary learns."""
+        learns, self.steps = self.steps % self.every == 0, self.steps + 1
+        if not learns:
+            with torch.no_grad():
+                return logits_of(self.auxiliary, step)
+        count = len(step.logits)
+        learning = max(1, round(self.share * count))
+        if learning >= count:
+            return logits_of(self.auxiliary, step)
+        own = logits_of(self.auxiliary, _rows(step, slice(None, learning), count=count))
+        with torch.no_grad():
+            others = logits_of(self.auxiliary, _rows(step, slice(learning, None), count=count))
+        constant = own.detach()
+        # The same values with a steeper gradient: the loss divides by all samples, and this is the mean over some.
+        return torch.cat([constant + (own - constant) * (count / learning), others])
+
+    def get_extra_state(self) -> Tensor:
+        """The steps so far, for checkpoints."""
+        return torch.tensor(self.steps)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on counting."""
+        self.steps = int(state)
+
+
+class Cached(nn.Module):
+    """An auxiliary that runs on every `every`-th step alone; on others its last word on each sample stands.
+
+    Predictions are kept for each sample. Where there are none yet the primary's own stand in, which pull nowhere. An
+    auxiliary as large as the primary costs `1 / every` of it. Batches must come with `ids`.
+
+    Args:
+        auxiliary: any.
+        every: it runs and learns on the first step, and on every so many after it.
+        kept: where predictions are kept; by default in memory, all classes in float16.
+
+    >>> auxiliary, images = Cached(nn.Linear(4, 3), every=2), torch.zeros(2, 4)
+    >>> step = Step((images,), {}, nn.Linear(4, 3), torch.zeros(2, 3), {}, ids=torch.tensor([7, 3]))
+    >>> first, second = auxiliary(step), auxiliary(step)
+    >>> bool((first.softmax(-1) - second.softmax(-1)).abs().max() < 1e-3), second.requires_grad
+    (True, False)
+    """
+
+    takes_step = True
+    needs_ids = True
+
+    def __init__(self, auxiliary: nn.Module, *, every: int, kept: KeptPredictions | None = None) -> None:
+        super().__init__()
+        require_model(auxiliary, name="auxiliary")
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self.auxiliary = auxiliary
+        self.every = every
+        self.kept = kept or KeptPredictions()
+        self.steps = 0
+
+    @property
+    def network(self) -> nn.Module:
+        """The network inside, whose layers and head an optimizer may ask for."""
+        return network_in(self.auxiliary)
+
+    @property
+    def features(self) -> Mapping[str, bool]:
+        """Those of the auxiliary."""
+        return features_of(self.auxiliary)
+
+    def forward(self, step: Step) -> Tensor:
+        """Logits of the batch, computed or remembered."""
+        if step.ids is None:
+            raise ValueError("predictions are kept for each sample: give ids= with each batch, int64 [b]")
+        runs, self.steps = self.steps % self.every == 0, self.steps + 1
+        if runs:
+            logits = logits_of(self.auxiliary, step)
+            self.kept.write(*gathered_rows(step.ids, logits.detach(), group=step.process_group))
+            return logits
+        log_probabilities, known = self.kept.read(step.ids, classes=step.logits.shape[-1])
+        own = torch.log_softmax(step.logits.float(), -1)
+        return torch.where(known[:, None], log_probabilities.to(own), own)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The steps so far and the kept predictions, for checkpoints."""
+        return {"steps": torch.tensor(self.steps), **self.kept.state_dict()}
+
+    def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with them."""
+        self.steps = int(state["steps"])
+        self.kept.load_state_dict(state)
+
+
+class MovingAverage(nn.Module):
+    """The exponential moving average of the primary as an auxiliary that learns nothing (a mean teacher).
+
+    It is moved towards the primary before it answers, once a step. Tarvainen and Valpola, NeurIPS 2017.
+
+    Args:
+        primary: of which it begins as a copy.
+        decay: share of itself that it keeps in a step.
+    """
+
+    takes_step = True
+
+    def __init__(self, primary: nn.Module, *, decay: float = 0.99) -> None:
+        super().__init__()
+        require_model(primary, name="primary")
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must be at least 0 and below 1, got {decay}")
+        self.average = copy.deepcopy(primary).requires_grad_(False)
+        self.decay = decay
+
+    @torch.no_grad()
+    def forward(self, step: Step) -> Tensor:
+        """Logits of the average."""
+        for mine, theirs in zip(self.average.parameters(), step.primary.parameters(), strict=True):
+            mine.lerp_(theirs.to(mine), 1 - self.decay)
+        return call_for_logits(self.average, step.inputs, step.named_inputs)
+
+
+class Smaller(nn.Module):
+    """An auxiliary that sees images at a fraction of their side: at 0.5, a quarter of the work.
+
+    Args:
+        auxiliary: a model that takes images of any size.
+        scale: of height and width.
+    """
+
+    takes_step = True
+
+    def __init__(self, auxiliary: nn.Module, *, scale: float = 0.5) -> None:
+        super().__init__()
+        require_model(auxiliary, name="auxiliary")
+        if not 0 < scale < 1:
+            raise ValueError(f"scale must be between 0 and 1, got {scale}")
+        if features_of(auxiliary):
+            raise ValueError(
+                "an auxiliary that shares the primary's trunk does not see images; it cannot have smaller ones"
+            )
+        self.auxiliary = auxiliary
+        self.scale = scale
+
+    @property
+    def network(self) -> nn.Module:
+        """The network inside, whose layers and head an optimizer may ask for."""
+        return network_in(self.auxiliary)
+
+    def forward(self, step: Step) -> Tensor:
+        """Logits of the smaller images `[b, C, scale H, scale W]`."""
+        images, *others = step.inputs
+        shape = [max(1, round(self.scale * length)) for length in images.shape[-2:]]
+        smaller = F.interpolate(images, size=shape, mode="area")
+        return logits_of(self.auxiliary, replace(step, inputs=(smaller, *others)))
+
+
+class OwnView(nn.Module):
+    """An auxiliary that sees an augmented view of its own of each batch.
+
+    Args:
+        auxiliary: any that sees images.
+        view: of the batch that the primary sees; it draws from torch's global random state.
+    """
+
+    takes_step = True
+
+    def __init__(self, auxiliary: nn.Module, *, view: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        require_model(auxiliary, name="auxiliary")
+        if features_of(auxiliary):
+            raise ValueError("an auxiliary that shares the primary's trunk shares its view of the images too")
+        self.auxiliary = auxiliary
+        self.view = mirrored_at_random if view is None else view
+
+    @property
+    def network(self) -> nn.Module:
+        """The network inside, whose layers and head an optimizer may ask for."""
+        return network_in(self.auxiliary)
+
+    def forward(self, step: Step) -> Tensor:
+        """Logits of the view."""
+        images, *others = step.inputs
+        return logits_of(self.auxiliary, replace(step, inputs=(self.view(images), *others)))
+
+
+class OnDevice(nn.Module):
+    """An auxiliary on a device of its own: batches go there, logits `[b, K]` come back, gradients find their way.
+
+    Args:
+        auxiliary: any that sees the inputs. It stays on the device wherever the whole objective is moved.
+        device: such as `cuda:1`.
+    """
+
+    takes_step = True
+
+    def __init__(self, auxiliary: nn.Module, *, device: torch.device | str) -> None:
+        super().__init__()
+        require_model(auxiliary, name="auxiliary")
+        self.device = torch.device(device)
+        self.auxiliary = auxiliary.to(self.device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OnDevice":  # noqa: FBT001
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if any(tensor.device != self.device for tensor in (*self.parameters(), *self.buffers())):
+            self.auxiliary.to(self.device)
+        return self
+
+    @property
+    def network(self) -> nn.Module:
+        """The network inside, whose layers and head an optimizer may ask for."""
+        return network_in(self.auxiliary)
+
+    @property
+    def features(self) -> Mapping[str, bool]:
+        """Those of the auxiliary."""
+        return features_of(self.auxiliary)
+
+    def forward(self, step: Step) -> Tensor:
+        """Logits, on the device of the primary's."""
+        there = replace(
+            step,
+            inputs=tuple(_moved(each, self.device) for each in step.inputs),
+            named_inputs={name: _moved(each, self.device) for name, each in step.named_inputs.items()},
+            features={name: _moved(each, self.device) for name, each in step.features.items()},
+            logits=step.logits.to(self.device),
+        )
+        return logits_of(self.auxiliary, there).to(step.logits.device)
+
+
+def mirrored_at_random(images: Tensor) -> Tensor:
+    """Each image `[..., W]` of a batch, or its mirror image, by chance: a view as likely as the one given."""
+    flips = torch.rand(len(images), device=images.device) < 0.5
+    return torch.where(flips.view(-1, *[1] * (images.ndim - 1)), images.flip(-1), images)
+
+
+def _rows(step: Step, rows: slice, *, count: int) -> Step:
+    """A part of a batch: of each input that has a row for each sample, those rows."""
+
+    def taken(value: Any) -> Any:
+        is_batched = isinstance(value, Tensor) and value.ndim > 0 and len(value) == count
+        return value[rows] if is_batched else value
+
+    return replace(
+        step,
+        inputs=tuple(taken(each) for each in step.inputs),
+        named_inputs={name: taken(each) for name, each in step.named_inputs.items()},
+        logits=step.logits[rows],
+        ids=None if step.ids is None else step.ids[rows],
+    )
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return type(value)(_moved(each, device) for each in value)  # type: ignore[call-arg]
+    return value

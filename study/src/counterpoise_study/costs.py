@@ -1,0 +1,110 @@
+"""Settings of what MTE costs: as published, and with auxiliaries that leave something out."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from counterpoise.models import Backbone
+from counterpoise.recipes.config import DataOptions, EngineOptions, OptimizerOptions, Recipe
+from counterpoise.recipes.savings import SavingOptions
+from counterpoise_study.requests import Hyper, Setting
+
+SMALL, LARGE = "small", "large"
+FASTER = 0.05
+"""Learning rate of auxiliaries that learn from less than the published ones."""
+
+TRUNK = "trunk-2"
+"""The shared trunk whose hyper-parameters the other shared trunks take."""
+
+LARGE_METHODS = ("ce", "pskd", "dml", "mte1")
+
+
+def small_recipe(optimizer: OptimizerOptions) -> Recipe:
+    """CIFAR-10 at 16 px, 5,000 training images, ResNet10 of width 16, flips, 50 epochs."""
+    network = Backbone("resnet10", width=16)
+    return Recipe(
+        primary=network,
+        auxiliary=network,
+        epochs=50,
+        data=DataOptions(name="cifar10", limit=10_000, validation=5000, padding=0, size=16),
+        optimizer=optimizer,
+        engine=EngineOptions(threads=1, checkpoint_epochs=10),
+    )
+
+
+def large_recipe(optimizer: OptimizerOptions) -> Recipe:
+    """CIFAR-10 at 32 px, 10,000 training images, ResNet18 of width 16, crops and flips, 100 epochs."""
+    network = Backbone("resnet18", width=16)
+    return Recipe(
+        primary=network,
+        auxiliary=network,
+        epochs=100,
+        data=DataOptions(name="cifar10", limit=15_000, validation=5000),
+        optimizer=optimizer,
+        engine=EngineOptions(threads=1, checkpoint_epochs=10),
+    )
+
+
+def savings(recipe: Recipe) -> Mapping[str, tuple[str, Recipe]]:
+    """MTE-1 with each way to save, by name: what it is called in tables, and its recipe."""
+    faster = replace(recipe, optimizer=replace(recipe.optimizer, auxiliary_lr=FASTER))
+    following = replace(recipe, optimizer=replace(recipe.optimizer, auxiliary_factor=1.0))
+    found = {
+        f"trunk-{stage}": (f"shared trunk after stage {stage}", replace(faster, savings=SavingOptions(f"layer{stage}")))
+        for stage in (2, 1, 3)
+    }
+    found |= {
+        f"every-{steps}": (f"learns every {name} step", replace(faster, savings=SavingOptions(every=steps)))
+        for steps, name in ((2, "2nd"), (4, "4th"))
+    }
+    return found | {
+        "cached-4": (
+            "runs every 4th step, cached between",
+            replace(faster, savings=SavingOptions(every=4, cached=True)),
+        ),
+        "rate-0.05": (f"auxiliary lr {FASTER:g}", faster),
+        "rate-follows": ("auxiliary lr 0.1, decays too", following),
+        "own-view": ("a view of its own", replace(faster, savings=SavingOptions(own_view=True))),
+    }
+
+
+def small_settings(recipe: Recipe) -> tuple[Setting, ...]:
+    """All methods, then MTE-1 with each saving; those with a shared trunk are tuned together, others as published."""
+    title = "CIFAR-10 (5,000 images of 16 px), ResNet10-w16"
+    settings = [Setting(name=SMALL, title=title, recipe=recipe)]
+    for name, (variant, changed) in savings(recipe).items():
+        tuned_in = f"{SMALL}-{TRUNK}" if name.startswith("trunk") else SMALL
+        settings.append(
+            Setting(
+                name=f"{SMALL}-{name}",
+                title=title,
+                recipe=changed,
+                tuned_in="" if name == TRUNK else tuned_in,
+                variant=variant,
+                methods=("mte1",),
+            )
+        )
+    return tuple(settings)
+
+
+def large_settings(recipe: Recipe) -> tuple[Setting, ...]:
+    """What was best in small, at the hyper-parameters that were chosen there."""
+    title = "CIFAR-10 (10,000 images), ResNet18-w16"
+    variant, changed = savings(recipe)[TRUNK]
+    return (
+        Setting(name=LARGE, title=title, recipe=recipe, tuned_in=SMALL, methods=LARGE_METHODS),
+        Setting(
+            name=f"{LARGE}-{TRUNK}",
+            title=title,
+            recipe=changed,
+            tuned_in=f"{SMALL}-{TRUNK}",
+            variant=variant,
+            methods=("mte1",),
+        ),
+    )
+
+
+def candidates() -> Mapping[str, tuple[Hyper, ...]]:
+    """Three values of alpha and of PS-KD's weight; others as in the methods table."""
+    alphas: tuple[Hyper, ...] = tuple({"alpha": alpha} for alpha in (0.4, 0.8, 1.2))
+    weights: tuple[Hyper, ...] = tuple({"weight": weight} for weight in (0.6, 0.8, 0.9))
+    return {"dml": alphas, "mte1": alphas, "mte2": alphas, "pskd": weights}
