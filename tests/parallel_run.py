@@ -21,6 +21,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from counterpoise.recipes import METHODS
+from counterpoise.recipes.savings import SavingOptions
 from counterpoise.training import resume, train
 from counterpoise.training import run as runs_of_recipes
 from counterpoise.training.checkpoints import newest_intact
@@ -30,6 +31,13 @@ from counterpoise.training.folder import RunFolder, conditions_now, start
 from counterpoise.training.networks import recipe_models
 from group_ends import group_threads, watch_models
 from runs import Stop, Tell, small_data, small_recipe
+
+
+VARIANTS = {
+    "seldom": ("mte1", SavingOptions(every=2)),
+    "cached": ("mte1", SavingOptions(every=2, cached=True)),
+}
+"""Names besides those of methods."""
 
 
 def plain_networks(count: int, seed: int) -> list[nn.Module]:
@@ -62,8 +70,10 @@ def run(folder: Path, *, devices: int, strategy: str, method: str, network: str,
     """Train, or what the action says; `told` is a run that is told to end, and then resumed."""
     # Two ranks share 8 images of 9; of 17 in batches of 8 the first rank has a batch more than the second.
     changes: dict[str, Any] = {"data__validation": 17, "evaluation__batch": 9}
+    method, savings = VARIANTS.get(method, (method, SavingOptions()))
     recipe = small_recipe(
         method,
+        savings=savings,
         engine__devices=devices,
         engine__strategy=strategy,
         # The average has BatchNorm statistics of its own, which ranks must share as well.
@@ -83,7 +93,7 @@ def run(folder: Path, *, devices: int, strategy: str, method: str, network: str,
                 recipe,
                 conditions_now(recipe, device="cpu", world_size=devices),
             )
-        objective = METHODS[method].build(models(recipe.seed), **recipe.choice)
+        objective = recipe.objective(models(recipe.seed))
         try:
             fit(recipe, RunFolder(folder), objective, data, resume_from=None, callbacks=[Stop(7)])
         except RuntimeError as error:

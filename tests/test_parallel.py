@@ -48,6 +48,10 @@ def by_lightning(made_once, programs):
             "ddp,ddp,mte1,plain",
             "fsdp,fsdp,mte1,plain",
             "dca,ddp,dca,plain",
+            "pskd,ddp,pskd,plain",
+            "cached,ddp,cached,plain",
+            "seldom,ddp,seldom,plain",
+            "mte-lite,fsdp,mte-lite,plain",
             "uneven,ddp,mte1,batchnorm,uneven",
         ),
     )
@@ -80,11 +84,12 @@ def test_two_processes_take_the_steps_of_one(by_lightning, alone, strategy):
     assert first["validation_accuracy"] == second["validation_accuracy"]
 
 
-def test_a_term_over_the_batch_is_that_of_the_whole_batch_on_two_processes(tmp_path, by_lightning):
-    """DCA of two shares is not the mean of their DCA."""
-    run_alone(tmp_path / "one", "dca")
+@pytest.mark.parametrize("method", ["dca", "pskd", "cached", "seldom", "mte-lite"])
+def test_losses_of_two_processes_are_those_of_one(tmp_path, by_lightning, method):
+    """DCA of two shares is not the mean of their DCA; what is kept of a sample, the other rank may ask for."""
+    run_alone(tmp_path / "one", method)
     found, expected = (
-        [float(row["loss"]) for row in rows(folder)] for folder in (by_lightning / "dca", tmp_path / "one")
+        [float(row["loss"]) for row in rows(folder)] for folder in (by_lightning / method, tmp_path / "one")
     )
     assert found == pytest.approx(expected, abs=1e-5)
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from benchmarks import interruptions
-from counterpoise.recipes import METHODS
 from counterpoise.recipes.config import Recipe
 from counterpoise.training import resume, train
 from counterpoise.training import run as runs_of_recipes
@@ -25,7 +24,7 @@ def interrupt(recipe, folder, *, after: int) -> RunFolder:
     run = RunFolder(folder)
     torch.set_num_threads(1)
     start(run, recipe, conditions_now(recipe, device="cpu", world_size=1))
-    objective = METHODS[recipe.method].build(recipe_models(recipe, classes=3, channels=3)(recipe.seed), **recipe.choice)
+    objective = recipe.objective(recipe_models(recipe, classes=3, channels=3)(recipe.seed))
     with pytest.raises(RuntimeError, match="stopped by the test"):
         fit(recipe, run, objective, small_data(recipe), resume_from=None, callbacks=[Stop(after)])
     return run

@@ -266,7 +266,7 @@ def test_a_moving_average_is_validated_and_shipped(tmp_path):
 def _fitted(recipe, folder):
     run = RunFolder(folder)
     run.checkpoints.mkdir(parents=True)
-    objective = METHODS[recipe.method].build(networks(recipe, 0), **recipe.choice)
+    objective = recipe.objective(networks(recipe, 0))
     return fit(recipe, run, objective, small_data(recipe), resume_from=None)
 
 

@@ -312,9 +312,11 @@ class OnDevice(nn.Module):
         self.auxiliary = auxiliary.to(self.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OnDevice":  # noqa: FBT001
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if any(tensor.device != self.device for tensor in (*self.parameters(), *self.buffers())):
-            self.auxiliary.to(self.device)
+        def kept_here(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.device == self.device else tensor.to(self.device, moved.dtype)
+
+        super()._apply(kept_here, recurse)  # type: ignore[no-untyped-call]
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class SharedTrunk(nn.Module):
     def forward(self, step: Step) -> Tensor:
         """Logits from the primary's features on."""
         for name, module in self._stand_ins.items():
-            module.value = step.features[name]
+            module.replayed = step.features.get(name)
         try:
             if self._checked or torch.compiler.is_compiling():
                 return call_for_logits(self.network, step.inputs, step.named_inputs)
@@ -59,16 +60,12 @@ class SharedTrunk(nn.Module):
             return logits
         finally:
             for module in self._stand_ins.values():
-                module.value = None
+                module.replayed = None
 
 
-class _Replayed(nn.Module):
-    """Stands for a module of the trunk: whatever it is given, it returns what the primary's module did."""
-
-    value: Any = None
-
-    def forward(self, *_: Any, **__: Any) -> Any:
-        return self.value
+def _replay(module: Any, *_: Any, **__: Any) -> Any:
+    """The forward pass of a module of the trunk: whatever it is given, it returns what the primary's module did."""
+    return module.replayed
 
 
 @contextmanager
@@ -95,7 +92,8 @@ def recorded(primary: nn.Module, features: Mapping[str, bool]) -> Iterator[dict[
     finally:
         for handle in handles:
             handle.remove()
-    if missing := [name for name in features if name not in outputs]:
+    # Others may be lists of modules, which are not run themselves.
+    if missing := [name for name, matters in features.items() if matters and name not in outputs]:
         raise ValueError(f"the primary did not run its module {', '.join(missing)}, whose output an auxiliary takes")
 
 
@@ -116,30 +114,34 @@ def halfway(network: nn.Module) -> str:
     return f"{largest}.{halfway(children[largest])}"
 
 
-def _take_trunk_out(network: nn.Module, after: str) -> dict[str, _Replayed]:
-    """Put stand-ins in the place of the module `after` and of all that are defined before it; by name."""
+def _take_trunk_out(network: nn.Module, after: str) -> dict[str, Any]:
+    """Empty the module `after` and all that are defined before it, so that they replay the primary's; by name."""
     _module(network, after, of="the auxiliary's network")
-    stand_ins: dict[str, _Replayed] = {}
-
-    def replace(parent: nn.Module, name: str, *, prefix: str) -> None:
-        stand_ins[f"{prefix}{name}"] = _Replayed()
-        setattr(parent, name, stand_ins[f"{prefix}{name}"])
-
+    emptied: dict[str, Any] = {}
     parent, prefix, parts = network, "", after.split(".")
     for depth, part in enumerate(parts, 1):
-        for name, _ in list(parent.named_children()):
+        for name, module in parent.named_children():
             if name == part:
                 break
-            replace(parent, name, prefix=prefix)
-        # Such as the positions and the class token of a vision transformer: they act on what is replaced.
+            emptied[f"{prefix}{name}"] = _emptied(module)
+        # Such as the positions and the class token of a vision transformer: they act on what is replayed.
         for parameter in parent.parameters(recurse=False):
             parameter.requires_grad_(False)
         if depth < len(parts):
             parent, prefix = parent.get_submodule(part), f"{prefix}{part}."
-    replace(parent, parts[-1], prefix=prefix)
+    emptied[after] = _emptied(parent.get_submodule(parts[-1]))
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ValueError(f"after {after!r} {type(network).__name__} has nothing to train; cut it earlier")
-    return stand_ins
+    return emptied
+
+
+def _emptied(module: nn.Module) -> Any:
+    """A module without parameters, buffers and submodules; what else it knows, such as sizes, others may ask it for."""
+    for contents in (module._parameters, module._buffers, module._modules):
+        contents.clear()
+    module.replayed = None  # type: ignore[assignment]
+    module.forward = MethodType(_replay, module)
+    return module
 
 
 @contextmanager

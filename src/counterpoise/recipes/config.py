@@ -325,12 +325,10 @@ class Recipe:
         if method is not None and method.savings is None and self.savings != SavingOptions():
             able = ", ".join(name for name, other in METHODS.items() if other.savings is not None)
             problems.append(
-                f"{self.method} has no auxiliaries that savings could be about; methods with some are {able}"
+                f"{self.method} has no auxiliaries that could save anything; methods that have some are {able}"
             )
         if self.savings.cached and self.data.mixes:
-            problems.append(
-                "savings.cached keeps what was said of an image, not of a mixed one: leave out data.mixup and cutmix"
-            )
+            problems.append("savings.cached keeps what was said of whole images: leave out data.mixup and data.cutmix")
         refuse(problems)
         if method is not None:
             method.choice(self.hyper)

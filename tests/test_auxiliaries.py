@@ -1,0 +1,451 @@
+"""Auxiliaries that cost less, against the formula computed plainly; and PS-KD against a loop by hand."""
+
+import copy
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from counterpoise.models import Backbone, build_model
+from counterpoise.objectives import (
+    Cached,
+    KeptPredictions,
+    MovingAverage,
+    MutualTransport,
+    OnDevice,
+    OwnView,
+    Seldom,
+    SelfDistillation,
+    SharedTrunk,
+    Smaller,
+    Step,
+    halfway,
+)
+from counterpoise.recipes import METHODS, Recipe
+from counterpoise.recipes.config import DataOptions
+from counterpoise.recipes.savings import SavingOptions
+from counterpoise.testing import check_objective
+from counterpoise.training import resume, train
+from runs import ending, small_data, small_recipe
+from test_resume import interrupt
+
+ALPHA = 0.8
+EXACT = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+def resnet(dtype=torch.float32):
+    return build_model(Backbone("resnet10", width=4), classes=5).to(dtype)
+
+
+def perceptron(dtype=torch.float32):
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 5)).to(dtype)
+
+
+def batches(steps, *, shape, dtype, count=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        images = torch.randn(count, *shape, generator=generator, dtype=dtype)
+        yield images, torch.randint(0, 5, (count,), generator=generator)
+
+
+def divergence(target, logits):
+    """KL(t || p), a mean, with t constant."""
+    return functional.kl_div(
+        logits.log_softmax(-1), target.detach().log_softmax(-1), reduction="batchmean", log_target=True
+    )
+
+
+def step_of(images, *, primary=None, ids=None, classes=5):
+    return Step((images,), {}, primary or nn.Identity(), torch.zeros(len(images), classes), {}, ids)
+
+
+# A shared trunk
+
+
+@pytest.mark.parametrize("dtype", EXACT)
+@pytest.mark.parametrize(
+    ("make", "after", "shape", "lr"),
+    [(perceptron, "1", (6,), 0.05), (resnet, "layer2", (3, 8, 8), 0.002)],  # BatchNorm makes much of rounding errors
+    ids=["perceptron", "resnet"],
+)
+def test_a_shared_trunk_takes_the_steps_of_the_formula(make, after, shape, lr, dtype):
+    """Two losses, two backward passes and two optimizers, over one trunk and two rests."""
+    torch.manual_seed(0)
+    primary, own = make(dtype), make(dtype)
+    plain, rest = copy.deepcopy(primary), copy.deepcopy(own)
+    names = [name for name, _ in rest.named_children()]
+    tail = nn.Sequential(*(rest.get_submodule(name) for name in names[names.index(after) + 1 :]))
+    if make is resnet:
+        tail = nn.Sequential(rest.layer3, rest.layer4, rest.avgpool, nn.Flatten(), rest.fc)
+    features = []
+    plain.get_submodule(after).register_forward_hook(lambda _, __, output: features.append(output.detach()))
+    optimizers = [
+        torch.optim.SGD(plain.parameters(), lr=lr, momentum=0.9),
+        torch.optim.SGD(tail.parameters(), lr=lr / 2, momentum=0.9),
+    ]
+    model = MutualTransport(primary, [SharedTrunk(own, after=after)], ALPHA)
+    optimizer = torch.optim.SGD(model.parameter_groups(lr=lr, auxiliary_lr=lr / 2), momentum=0.9)
+    for images, labels in batches(50, shape=shape, dtype=dtype):
+        loss = model(images, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        f = plain(images)
+        g = tail(features.pop())
+        own_losses = functional.cross_entropy(f, labels) + ALPHA * divergence(g, f), divergence(f, g)
+        for each, by_hand in zip(optimizers, own_losses, strict=True):
+            each.zero_grad()
+            by_hand.backward()
+            each.step()
+        assert loss.item() == pytest.approx(sum(own_losses).item(), rel=EXACT[dtype])
+    for mine, theirs in zip(primary.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=EXACT[dtype])
+    for mine, theirs in zip(model.auxiliaries.parameters(), tail.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=EXACT[dtype])
+
+
+NETWORKS = {
+    "timm ResNet": (lambda: timm.create_model("resnet10t", num_classes=5), "layer2"),
+    "timm ViT": (lambda: timm.create_model("test_vit", num_classes=5, img_size=32), "blocks.2"),
+    "timm ConvNeXt": (lambda: timm.create_model("test_convnext", num_classes=5), "stages.1"),
+    "timm EfficientNet": (lambda: timm.create_model("test_efficientnet", num_classes=5), "blocks.1"),
+    "torchvision ResNet": (lambda: torchvision.models.resnet18(num_classes=5), "layer2"),
+    "torchvision ViT": (
+        lambda: torchvision.models.VisionTransformer(
+            image_size=32, patch_size=8, num_layers=4, num_heads=2, hidden_dim=16, mlp_dim=16, num_classes=5
+        ),
+        "encoder.layers.encoder_layer_1",
+    ),
+    "cnn": (lambda: build_model(Backbone("cnn", width=4), classes=5), "4"),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_trunk_gets_the_gradient_of_the_primarys_loss_alone(name):
+    make, after = NETWORKS[name]
+    torch.manual_seed(0)
+    primary, own = make().double(), make().double()
+    assert halfway(primary) == after
+    before = set(primary.state_dict())
+    model = MutualTransport(primary, [SharedTrunk(own, after=after)], ALPHA)
+    images, labels = next(iter(batches(1, shape=(3, 32, 32), dtype=torch.float64)))
+    check_objective(model, images, labels)
+    torch.manual_seed(1)
+    model(images, labels=labels).loss.backward()
+    found = {name: parameter.grad.clone() for name, parameter in primary.named_parameters()}
+    seen = []
+    handle = model.auxiliaries[0].register_forward_hook(lambda _, __, logits: seen.append(logits.detach()))
+    torch.manual_seed(1)
+    model(images, labels=labels)
+    handle.remove()
+    primary.zero_grad()
+    torch.manual_seed(1)
+    f = primary(images)
+    (functional.cross_entropy(f, labels) + ALPHA * divergence(seen[0], f)).backward()
+    for name, parameter in primary.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-9, atol=1e-12)
+    assert set(primary.state_dict()) == before
+    assert not any(module._forward_hooks for module in primary.modules())
+
+
+class Listed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)])
+        self.blocks = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)])
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x):
+        for layer in (*self.stem, *self.blocks):
+            x = torch.tanh(layer(x))
+        return self.head(x)
+
+
+def test_lists_of_modules_are_shared_too():
+    model = MutualTransport(Listed(), [SharedTrunk(Listed(), after="blocks.0")], ALPHA)
+    check_objective(model, torch.randn(4, 6), torch.tensor([0, 1, 2, 3]))
+    assert [name for name, _ in model.auxiliaries[0].named_parameters()] == [
+        f"network.{name}.{kind}" for name in ("blocks.1", "head") for kind in ("weight", "bias")
+    ]
+    check_objective(copy.deepcopy(model), torch.randn(4, 6), torch.tensor([0, 1, 2, 3]))
+
+
+class Backwards(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last, self.first, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.last(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        ("first", "does not run its modules in the order in which it defines them: 'last' is on the other side"),
+        ("last", "'first' is on the other side of 'last'"),
+        ("middle", "has no module 'middle'; it begins with last, first, head"),
+        ("head", "after 'head' Backwards has nothing to train; cut it earlier"),
+    ],
+)
+def test_networks_that_cannot_be_cut_there_are_refused(after, message):
+    with pytest.raises(ValueError, match=message):
+        MutualTransport(Backwards(), [SharedTrunk(Backwards(), after=after)], ALPHA)(
+            torch.zeros(2, 4), labels=torch.tensor([0, 1])
+        )
+
+
+def test_the_primary_must_have_the_modules_of_the_trunk():
+    model = MutualTransport(nn.Linear(4, 5), [SharedTrunk(perceptron(), after="1")], ALPHA)
+    with pytest.raises(ValueError, match="the primary has no module '0'"):
+        model(torch.zeros(2, 4), labels=torch.tensor([0, 1]))
+
+
+# Seldom, smaller, elsewhere
+
+
+def test_an_auxiliary_learns_from_every_so_many_steps():
+    auxiliary = Seldom(perceptron(), every=3)
+    model = MutualTransport(perceptron(), [auxiliary], ALPHA)
+    optimizer = torch.optim.SGD(model.parameter_groups(lr=0.1, auxiliary_lr=0.1), momentum=0.9, weight_decay=0.1)
+    moved = []
+    for images, labels in batches(7, shape=(6,), dtype=torch.float32):
+        before = copy.deepcopy(auxiliary.state_dict())
+        optimizer.zero_grad()
+        model(images, labels=labels).loss.backward()
+        optimizer.step()
+        after = auxiliary.state_dict()
+        moved.append(any(not torch.equal(before[name], after[name]) for name in before if "weight" in name))
+    assert moved == [True, False, False, True, False, False, True]
+
+
+def test_the_gradient_of_a_share_is_that_of_its_samples_alone():
+    torch.manual_seed(0)
+    own = perceptron(torch.float64)
+    alone, primary = copy.deepcopy(own), perceptron(torch.float64)
+    images, labels = next(iter(batches(1, shape=(6,), dtype=torch.float64)))
+    MutualTransport(primary, [Seldom(own, share=0.25)], ALPHA)(images, labels=labels).loss.backward()
+    divergence(primary(images)[:3], alone(images[:3])).backward()
+    for mine, theirs in zip(own.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=1e-12)
+
+
+def test_smaller_images_are_means_of_pixels():
+    images = torch.arange(32.0).view(1, 2, 4, 4)
+    found = Smaller(nn.Identity(), scale=0.5)(step_of(images))
+    torch.testing.assert_close(found, functional.avg_pool2d(images, 2))
+
+
+def test_a_view_of_its_own_mirrors_some_images():
+    torch.manual_seed(0)
+    images = torch.randn(20, 1, 2, 3)
+    found = OwnView(nn.Identity())(step_of(images))
+    mirrored = [torch.equal(mine, given.flip(-1)) for mine, given in zip(found, images, strict=True)]
+    kept = [torch.equal(mine, given) for mine, given in zip(found, images, strict=True)]
+    assert all(one != other for one, other in zip(mirrored, kept, strict=True))
+    assert 4 < sum(mirrored) < 16
+
+
+@pytest.mark.parametrize("dtype", EXACT)
+def test_an_auxiliary_on_another_device_takes_the_same_steps(dtype):
+    torch.manual_seed(0)
+    primary, auxiliary = perceptron(dtype), perceptron(dtype)
+    models = [
+        MutualTransport(copy.deepcopy(primary), [copy.deepcopy(auxiliary)], ALPHA),
+        MutualTransport(primary, [OnDevice(auxiliary, device=torch.device("cpu"))], ALPHA),
+    ]
+    optimizers = [torch.optim.SGD(model.parameter_groups(lr=0.1, auxiliary_lr=0.05), momentum=0.9) for model in models]
+    for images, labels in batches(50, shape=(6,), dtype=dtype):
+        losses = []
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            loss = model(images, labels=labels).loss
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[0] == pytest.approx(losses[1], abs=EXACT[dtype])
+
+
+def test_an_auxiliary_stays_on_its_device_when_the_objective_moves():
+    model = MutualTransport(perceptron(), [OnDevice(perceptron(), device="cpu")], ALPHA)
+    model.to("meta", torch.float64)
+    assert {parameter.device.type for parameter in model.auxiliaries.parameters()} == {"cpu"}
+    assert {parameter.device.type for parameter in model.primary.parameters()} == {"meta"}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
+    # Where both have a device of their own, logits come to the primary's.
+    whole = MutualTransport(perceptron().to("meta"), [OnDevice(perceptron(), device="meta")], ALPHA)
+    output = whole(torch.zeros(3, 6, device="meta"), labels=torch.zeros(3, dtype=torch.long, device="meta"))
+    assert output.loss.device.type == "meta"
+
+
+def test_the_moving_average_follows_the_primary():
+    torch.manual_seed(0)
+    primary = perceptron(torch.float64)
+    expected = [parameter.detach().clone() for parameter in primary.parameters()]
+    average = MovingAverage(primary, decay=0.9)
+    model = MutualTransport(primary, [average], ALPHA)
+    optimizer = torch.optim.SGD(model.parameter_groups(lr=0.1, auxiliary_lr=0.1), weight_decay=0.1)
+    for images, labels in batches(5, shape=(6,), dtype=torch.float64):
+        expected = [
+            0.9 * mean + 0.1 * parameter.detach()
+            for mean, parameter in zip(expected, primary.parameters(), strict=True)
+        ]
+        optimizer.zero_grad()
+        model(images, labels=labels).loss.backward()
+        optimizer.step()
+        for mine, mean in zip(average.parameters(), expected, strict=True):
+            torch.testing.assert_close(mine, mean, rtol=0, atol=1e-12)
+
+
+# Kept predictions
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_the_last_word_on_each_sample_is_kept(data):
+    kept, expected = KeptPredictions(), {}
+    for number in range(4):
+        ids = data.draw(st.lists(st.integers(0, 3000), min_size=1, max_size=20, unique=True))
+        logits = torch.randn(len(ids), 4, generator=torch.Generator().manual_seed(number))
+        kept.write(torch.tensor(ids), logits)
+        expected |= dict(zip(ids, logits.softmax(-1), strict=True))
+    asked = data.draw(st.lists(st.integers(0, 4000), min_size=1, max_size=20))
+    found, known = kept.read(torch.tensor(asked), classes=4)
+    assert known.tolist() == [each in expected for each in asked]
+    for row, each in enumerate(asked):
+        if each in expected:
+            torch.testing.assert_close(found[row].exp(), expected[each], rtol=0, atol=1e-3)
+
+
+def test_few_classes_are_kept_without_bias():
+    """The mean of many draws of `sum_k g_k log f_k` is that of all classes; without the others it is far from it."""
+    logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(0))
+    log_f = torch.randn(50, generator=torch.Generator().manual_seed(1)).log_softmax(-1)
+    exact = float(logits.softmax(-1)[0] @ log_f)
+    torch.manual_seed(2)
+    draws = []
+    for _ in range(3000):
+        kept = KeptPredictions(top=4)
+        kept.write(torch.tensor([0]), logits)
+        mass = kept.read(torch.tensor([0]), classes=50)[0][0].exp()
+        assert int((mass > 0).sum()) == 5
+        draws.append(float(mass @ log_f))
+    error = np.std(draws) / np.sqrt(len(draws))
+    assert abs(np.mean(draws) - exact) < 4 * error + 1e-3
+    values, classes = logits.softmax(-1)[0].topk(4)
+    truncated = float((values / values.sum()) @ log_f[classes])
+    assert abs(truncated - exact) > 10 * error
+
+
+def test_tables_in_files_hold_the_same(tmp_path):
+    kept, mapped = KeptPredictions(), KeptPredictions(folder=tmp_path)
+    for start in (0, 1500, 5):
+        ids = torch.arange(start, start + 9)
+        for each in (kept, mapped):
+            each.write(ids, torch.randn(9, 3, generator=torch.Generator().manual_seed(start)))
+    asked = torch.arange(2000)
+    for mine, theirs in zip(kept.read(asked, classes=3), mapped.read(asked, classes=3), strict=True):
+        assert torch.equal(mine, theirs)
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [2048 * 3 * 2]
+    again = KeptPredictions()
+    again.load_state_dict(mapped.state_dict())
+    assert torch.equal(again.read(asked, classes=3)[1], kept.read(asked, classes=3)[1])
+
+
+def test_a_cached_auxiliary_answers_with_what_it_said_and_else_pulls_nowhere():
+    torch.manual_seed(0)
+    primary, own = perceptron(), perceptron()
+    model = MutualTransport(primary, [Cached(own, every=2)], ALPHA)
+    (first, labels), (second, _) = batches(2, shape=(6,), dtype=torch.float32)
+    said = own(first).softmax(-1).detach()
+    with pytest.raises(ValueError, match="give ids= with each batch"):
+        model(first, labels=labels)
+    model(first, labels=labels, ids=torch.arange(12))
+    output = model(second, labels=labels, ids=torch.arange(6, 18))
+    f = primary(second)
+    known = functional.kl_div(f.log_softmax(-1)[:6], said[6:], reduction="sum") / 12
+    assert output.parts["primary_transport"].item() == pytest.approx(known.item(), abs=1e-3)
+    output.loss.backward()
+    assert all(parameter.grad is None for parameter in own.parameters())
+
+
+# PS-KD
+
+
+def test_self_distillation_is_the_loop_of_its_paper():
+    """Soft labels of the epoch before; all but the rounding of the kept predictions to 11 bits."""
+    torch.manual_seed(0)
+    model = perceptron()
+    by_hand = copy.deepcopy(model)
+    objective = SelfDistillation(model, weight=0.8)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, by_hand)]
+    data = list(batches(3, shape=(6,), dtype=torch.float32))
+    before = functional.one_hot(torch.cat([labels for _, labels in data]), 5).float()
+    for epoch in range(4):
+        share = 0.8 * epoch / 4
+        objective.set_progress(epoch / 4)
+        said = before.clone()
+        for number, (images, labels) in enumerate(data):
+            ids = torch.arange(12 * number, 12 * (number + 1))
+            loss = objective(images, labels=labels, ids=ids).loss
+            logits = by_hand(images)
+            target = (1 - share) * functional.one_hot(labels, 5) + share * before[ids]
+            expected = -(target * logits.log_softmax(-1)).sum(-1).mean()
+            said[ids] = logits.detach().softmax(-1)
+            for optimizer, each in zip(optimizers, (loss, expected), strict=True):
+                optimizer.zero_grad()
+                each.backward()
+                optimizer.step()
+            assert loss.item() == pytest.approx(expected.item(), abs=1e-3)
+        before = said
+
+
+# Through the engine
+
+
+SAVINGS = {
+    "trunk": SavingOptions(trunk="half"),
+    "seldom": SavingOptions(every=2),
+    "cached": SavingOptions(every=3, cached=True, kept_classes=1),
+    "share": SavingOptions(share=0.5),
+    "average": SavingOptions(average=0.9),
+    "own view": SavingOptions(own_view=True),
+}
+
+
+@pytest.mark.parametrize("name", ["pskd", "mte-lite", *SAVINGS])
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, name):
+    recipe = small_recipe(name) if name in METHODS else small_recipe("mte1", savings=SAVINGS[name])
+    train(recipe, tmp_path / "whole", data=small_data(recipe))
+    interrupt(recipe, tmp_path / "broken", after=7)
+    resume(tmp_path / "broken", data=small_data(recipe))
+    assert ending(tmp_path / "broken") == ending(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trunk": "layer2", "scale": 0.5}, "savings.trunk has no images of its own"),
+        ({"cached": True}, "savings.cached needs savings.every above 1"),
+        ({"average": 0.9, "every": 2}, "savings.average has nothing to train"),
+        ({"kept_classes": 3}, "savings.kept_classes is about savings.cached, which is off"),
+        ({"every": 0}, "savings.every must be positive"),
+        ({"share": 1.5}, "savings.share must be above 0 and at most 1, got 1.5"),
+    ],
+)
+def test_savings_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        SavingOptions(**options)
+
+
+def test_methods_without_auxiliaries_have_nothing_to_save():
+    with pytest.raises(ValueError, match="dml has no auxiliaries that could save anything"):
+        Recipe(method="dml", savings=SavingOptions(every=2))
+    with pytest.raises(ValueError, match=r"savings\.cached keeps what was said of whole images"):
+        Recipe(savings=SavingOptions(every=2, cached=True), data=DataOptions(mixup=0.2))
