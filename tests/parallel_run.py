@@ -32,7 +32,6 @@ from counterpoise.training.networks import recipe_models
 from group_ends import group_threads, watch_models
 from runs import Stop, Tell, small_data, small_recipe
 
-
 VARIANTS = {
     "seldom": ("mte1", SavingOptions(every=2)),
     "cached": ("mte1", SavingOptions(every=2, cached=True)),

@@ -10,9 +10,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from counterpoise.data.sets import SETS
 from counterpoise.models import Backbone, build_model
 from counterpoise.models.backbone import RANDOM
+from counterpoise.objectives import SharedTrunk, halfway
 from counterpoise.recipes.checks import corruption_names
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
+from counterpoise.recipes.savings import HALF, SavingOptions
 from counterpoise_study.cells import Stage
 
 REFERENCE = "ce"
@@ -111,28 +113,72 @@ def counted(recipe: Recipe, *, classes: int, shape: tuple[int, int, int]) -> Cos
     >>> cost.training_flops / cost.inference_flops  # two networks, forward and backward
     6.0
     """
-    members = METHODS[recipe.method].members
-    counts = [forward_flops(backbone, classes, shape) for backbone in networks_of(recipe)]
-    shipped_flops, shipped_parameters = counts[0]
+    members, savings = METHODS[recipe.method].members, recipe.savings_in_force
+    backbones = networks_of(recipe)
+    shipped_flops, shipped_parameters = forward_flops(backbones[0], classes, shape)
+    others = [_auxiliary(backbone, classes, shape, savings) for backbone in backbones[1:]]
     return Cost(
-        training_flops=(1 + BACKWARD) * members * sum(flops for flops, _ in counts),
+        training_flops=members * sum(training_flops(recipe, classes=classes, shape=shape)),
         inference_flops=members * shipped_flops,
-        parameters=members * sum(parameters for _, parameters in counts),
+        parameters=members * (shipped_parameters + sum(parameters for _, parameters in others)),
         shipped_parameters=members * shipped_parameters,
-        networks=members * len(counts),
+        networks=members * len(backbones),
         shipped_networks=members,
     )
 
 
+def training_flops(recipe: Recipe, *, classes: int, shape: tuple[int, int, int]) -> list[float]:
+    """Of an image in a training step, by networks that train together."""
+    primary, *others = networks_of(recipe)
+    own = (1 + BACKWARD) * forward_flops(primary, classes, shape)[0]
+    return [own, *(_auxiliary(backbone, classes, shape, recipe.savings_in_force)[0] for backbone in others)]
+
+
+def _auxiliary(
+    backbone: Backbone, classes: int, shape: tuple[int, int, int], savings: SavingOptions
+) -> tuple[float, int]:
+    """FLOPs of an auxiliary, or peer, for an image in a training step, as a mean over steps; and its parameters."""
+    channels, height, width = shape
+    seen = (channels, max(1, round(savings.scale * height)), max(1, round(savings.scale * width)))
+    flops, parameters = forward_flops(backbone, classes, seen, savings.trunk)
+    if savings.average is not None:
+        return flops, parameters
+    forward = 1 / savings.every if savings.cached else 1.0
+    return flops * (forward + BACKWARD * savings.share / savings.every), parameters
+
+
 @cache
-def forward_flops(backbone: Backbone, classes: int, shape: tuple[int, int, int]) -> tuple[float, int]:
-    """FLOPs of one image's forward pass, and the number of parameters."""
+def forward_flops(
+    backbone: Backbone, classes: int, shape: tuple[int, int, int], trunk: str | None = None
+) -> tuple[float, int]:
+    """FLOPs of one image's forward pass, and the number of parameters; without what it shares of another network."""
     with torch.device("meta"):
         model = build_model(replace(backbone, weights=RANDOM), classes=classes, channels=shape[0]).eval()
         image = torch.empty(1, *shape)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), FlopCounterMode(display=False, depth=100) as counter:
         model(image)
-    return float(counter.get_total_flops()), sum(parameter.numel() for parameter in model.parameters())
+    flops = float(counter.get_total_flops())
+    if trunk is not None:
+        counts, name = counter.get_flop_counts(), type(model).__name__
+        shared = SharedTrunk(model, after=halfway(model) if trunk == HALF else trunk).features
+        flops -= sum(sum(counts[f"{name}.{module}"].values()) for module in shared if f"{name}.{module}" in counts)
+    return flops, sum(parameter.numel() for parameter in model.parameters())
+
+
+def reference_of(recipe: Recipe) -> Recipe:
+    """The same run by cross-entropy."""
+    return replace(recipe, method=REFERENCE, hyper={}, savings=SavingOptions())
+
+
+def relative_cost(recipe: Recipe) -> float:
+    """FLOPs of a training step over those of cross-entropy.
+
+    >>> round(relative_cost(Recipe(method="mte-lite")), 2), relative_cost(Recipe(method="de3"))
+    (1.48, 3.0)
+    """
+    classes, shape = shape_of(recipe)
+    own, reference = (counted(each, classes=classes, shape=shape) for each in (recipe, reference_of(recipe)))
+    return own.training_flops / reference.training_flops
 
 
 def shape_of(recipe: Recipe) -> tuple[int, tuple[int, int, int]]:

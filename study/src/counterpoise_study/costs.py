@@ -15,6 +15,9 @@ FASTER = 0.05
 TRUNK = "trunk-2"
 """The shared trunk whose hyper-parameters the other shared trunks take."""
 
+STAGES = {2: "layer2", 1: "layer1", 3: "layer3"}
+"""Of a ResNet, by number; the one that the others take hyper-parameters from comes first."""
+
 LARGE_METHODS = ("ce", "pskd", "dml", "mte1")
 
 
@@ -44,13 +47,13 @@ def large_recipe(optimizer: OptimizerOptions) -> Recipe:
     )
 
 
-def savings(recipe: Recipe) -> Mapping[str, tuple[str, Recipe]]:
+def savings(recipe: Recipe, *, stages: Mapping[int, str] = STAGES) -> Mapping[str, tuple[str, Recipe]]:
     """MTE-1 with each way to save, by name: what it is called in tables, and its recipe."""
     faster = replace(recipe, optimizer=replace(recipe.optimizer, auxiliary_lr=FASTER))
     following = replace(recipe, optimizer=replace(recipe.optimizer, auxiliary_factor=1.0))
     found = {
-        f"trunk-{stage}": (f"shared trunk after stage {stage}", replace(faster, savings=SavingOptions(f"layer{stage}")))
-        for stage in (2, 1, 3)
+        f"trunk-{stage}": (f"shared trunk after stage {stage}", replace(faster, savings=SavingOptions(module)))
+        for stage, module in stages.items()
     }
     found |= {
         f"every-{steps}": (f"learns every {name} step", replace(faster, savings=SavingOptions(every=steps)))
@@ -67,11 +70,10 @@ def savings(recipe: Recipe) -> Mapping[str, tuple[str, Recipe]]:
     }
 
 
-def small_settings(recipe: Recipe) -> tuple[Setting, ...]:
+def small_settings(recipe: Recipe, title: str, *, stages: Mapping[int, str] = STAGES) -> tuple[Setting, ...]:
     """All methods, then MTE-1 with each saving; those with a shared trunk are tuned together, others as published."""
-    title = "CIFAR-10 (5,000 images of 16 px), ResNet10-w16"
     settings = [Setting(name=SMALL, title=title, recipe=recipe)]
-    for name, (variant, changed) in savings(recipe).items():
+    for name, (variant, changed) in savings(recipe, stages=stages).items():
         tuned_in = f"{SMALL}-{TRUNK}" if name.startswith("trunk") else SMALL
         settings.append(
             Setting(
@@ -86,10 +88,9 @@ def small_settings(recipe: Recipe) -> tuple[Setting, ...]:
     return tuple(settings)
 
 
-def large_settings(recipe: Recipe) -> tuple[Setting, ...]:
+def large_settings(recipe: Recipe, title: str, *, stages: Mapping[int, str] = STAGES) -> tuple[Setting, ...]:
     """What was best in small, at the hyper-parameters that were chosen there."""
-    title = "CIFAR-10 (10,000 images), ResNet18-w16"
-    variant, changed = savings(recipe)[TRUNK]
+    variant, changed = savings(recipe, stages=stages)[TRUNK]
     return (
         Setting(name=LARGE, title=title, recipe=recipe, tuned_in=SMALL, methods=LARGE_METHODS),
         Setting(

@@ -10,7 +10,7 @@ from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.report.numbers import metric_title, number
 from counterpoise_study.collected import Choice, Column, Row, StudyResults, Trial, hyper_text
-from counterpoise_study.cost import REFERENCE, counted, shape_of
+from counterpoise_study.cost import counted, reference_of, shape_of
 from counterpoise_study.summary import summarise
 from counterpoise_study.tables import BLOCKS, MISSING, Address, Entry, Linked, anchor, tuning_seeds_text
 
@@ -38,9 +38,7 @@ def setup_table(gathered: StudyResults) -> Linked:
 def cost_ratios(recipe: Recipe) -> tuple[float, float]:
     """Training and inference cost of a recipe, in those of cross-entropy with the same primary."""
     classes, shape = shape_of(recipe)
-    cost, base = (
-        counted(each, classes=classes, shape=shape) for each in (recipe, replace(recipe, method=REFERENCE, hyper={}))
-    )
+    cost, base = (counted(each, classes=classes, shape=shape) for each in (recipe, reference_of(recipe)))
     return cost.training_flops / base.training_flops, cost.inference_flops / base.inference_flops
 
 

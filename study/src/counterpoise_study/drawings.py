@@ -68,6 +68,12 @@ def _drawing(gathered: StudyResults, group: Group, name: str) -> Drawing | None:
             lambda theme: figures.severity(group, theme=theme),
             (_boxes(group),),
         )
+    if layout == "trade-off":
+        return Drawing(
+            name,
+            f"NLL and accuracy against the work of a training step: {title}",
+            lambda theme: figures.trade_off(group, theme=theme),
+        )
     if layout == "bars":
         return Drawing(name, f"Measures as bars: {title}", lambda theme: figures.bars(group, theme=theme))
     if layout in _DOTTED and len(group.rows) > _FEW:

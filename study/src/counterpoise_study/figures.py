@@ -22,6 +22,7 @@ from counterpoise.report import figures as of_scores  # noqa: E402
 from counterpoise.report.numbers import metric_title  # noqa: E402
 from counterpoise.report.style import LIGHT, Theme, line, marker, themed  # noqa: E402
 from counterpoise_study.collected import Column, Group, Row, Trial, severities  # noqa: E402
+from counterpoise_study.cost import relative_cost  # noqa: E402
 from counterpoise_study.labels import Point, label_points  # noqa: E402
 from counterpoise_study.record import CellRecord  # noqa: E402
 from counterpoise_study.summary import Summary, mean, summarise  # noqa: E402
@@ -64,6 +65,31 @@ def scatter(group: Group, *, theme: Theme = LIGHT) -> Figure:
         # Last, because limits and labels of axes decide where there is room.
         for axes, named in points.items():
             label_points(figure, axes, named, paper=theme.paper)
+        return figure
+
+
+def trade_off(group: Group, *, theme: Theme = LIGHT) -> Figure:
+    """NLL after temperature scaling, and accuracy, against the work of a training step; bars are t intervals.
+
+    The better, the further to the bottom left, or to the top left.
+    """
+    columns = {column.key: column for column in group.columns}
+    rows = finished(group)
+    with themed(theme):
+        figure = Figure(figsize=(2 * 5.2, 4.6), layout="constrained")
+        panels = figure.subplots(1, 2)
+        for axes, (key, scaled) in zip(panels, ((Key.NLL, True), (Key.ACCURACY, True)), strict=True):
+            points: list[Point] = []
+            for index, row in enumerate(rows):
+                x, y = relative_cost(row.runs[0].cell.recipe), _summary(row, columns[key], scaled=scaled)
+                colour = theme.colour(index)
+                _whiskers(axes, [x], [y.mean], colour, upright=[(y.high - y.low) / 2])
+                axes.plot([x], [y.mean], marker(index), color=colour, markersize=7, gid=row.label)
+                points.append((x, y.mean, row.setting.variant or shown(row.label), colour))
+            title = "after temperature scaling" if key is Key.NLL else ""
+            axes.set(xlabel="FLOPs of training, over cross-entropy", ylabel=metric_title(KEY_INFO[key]), title=title)
+            axes.margins(0.12)
+            label_points(figure, axes, points, paper=theme.paper)
         return figure
 
 

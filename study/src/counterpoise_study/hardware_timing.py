@@ -27,7 +27,7 @@ from counterpoise.recipes.methods import METHODS
 from counterpoise.training.data import from_images
 from counterpoise.training.folder import RunFolder
 from counterpoise_study.cells import Stage
-from counterpoise_study.cost import BACKWARD, counted, forward_flops, networks_of, shape_of, work_of
+from counterpoise_study.cost import BACKWARD, counted, forward_flops, networks_of, shape_of, training_flops, work_of
 from counterpoise_study.record import record_of
 from counterpoise_study.requests import Request
 
@@ -99,9 +99,8 @@ def seconds_of(recipe: Recipe, stage: Stage, timing: HardwareTiming) -> float:
     cost = counted(recipe, classes=classes, shape=shape)
     images = work.training_passes / cost.networks * METHODS[recipe.method].members
     training = 0.0
-    for network in networks_of(recipe):
-        flops = forward_flops(network, classes, shape)[0]
-        training += images * (1 + BACKWARD) * flops / timing.speed(network, flops).training
+    for network, flops in zip(networks_of(recipe), training_flops(recipe, classes=classes, shape=shape), strict=True):
+        training += images * flops / timing.speed(network, forward_flops(network, classes, shape)[0]).training
     primary = timing.speed(recipe.primary, forward_flops(recipe.primary, classes, shape)[0])
     seconds = timing.start_up + work.steps * timing.step + training + work.inference_flops / primary.inference
     if stage == "complete":

@@ -217,6 +217,10 @@ def smoke() -> Scale:
         short=_short([(base, 2), (base, 3)], title="CIFAR-10 (140 images)", tuned_in="cifar10-resnet34"),
         domains=_domains(pacs),
         finetuned=finetuned(pacs, second, domains=("photo",)),
+        costs=costs.small_settings(base, "CIFAR-10 (140 images), what it costs", stages={2: "4"}),
+        costs_large=costs.large_settings(
+            replace(base, epochs=7), "CIFAR-10 (140 images), 7 epochs, what it costs", stages={2: "4"}
+        ),
         values=2,
         page=False,
     )
@@ -240,8 +244,10 @@ def cost() -> Scale:
     return Scale(
         name="cost",
         note="cost: CIFAR-10 in part, networks of width 16, float32, one CPU core; not the paper's scale",
-        costs=costs.small_settings(costs.small_recipe(_shortened(50))),
-        costs_large=costs.large_settings(costs.large_recipe(_shortened(100))),
+        costs=costs.small_settings(
+            costs.small_recipe(_shortened(50)), "CIFAR-10 (5,000 images of 16 px), ResNet10-w16"
+        ),
+        costs_large=costs.large_settings(costs.large_recipe(_shortened(100)), "CIFAR-10 (10,000 images), ResNet18-w16"),
         candidates=costs.candidates(),
         tuning_seeds=(100, 101, 102),
         page=False,

@@ -13,7 +13,7 @@ from counterpoise.recipes.methods import METHODS
 from counterpoise.report.tables import as_text, table
 from counterpoise.training.folder import member_folders
 from counterpoise_study.cells import STAGES, Cell, Stage
-from counterpoise_study.cost import REFERENCE, Work, work_of
+from counterpoise_study.cost import REFERENCE, Work, reference_of, work_of
 from counterpoise_study.manifest import TaskState
 from counterpoise_study.plan import PlannedCell, planned_cells, work_left
 from counterpoise_study.requests import Request
@@ -194,7 +194,7 @@ def _ratios(store: Store, requests: Sequence[Request], named: Sequence[PlannedCe
         event = complete.committed
         # One attempt from the start to the end; what was trained to choose from was completed in a second one.
         if event is not None and event.seconds is not None and complete.attempts == 1 and not choosing.attempts:
-            alike = replace(each.cell.recipe, method=REFERENCE, hyper={}, seed=0)
+            alike = replace(reference_of(each.cell.recipe), seed=0)
             seconds[alike.digest][each.cell.recipe.method].append(event.seconds)
     ratios: defaultdict[str, list[float]] = defaultdict(list)
     for methods in seconds.values():
@@ -243,7 +243,7 @@ def _costed(planned: PlannedCell) -> PlannedCell:
     recipe = planned.cell.recipe
     if recipe.method in METHODS:
         return planned
-    return replace(planned, cell=replace(planned.cell, recipe=replace(recipe, method=REFERENCE, hyper={})))
+    return replace(planned, cell=replace(planned.cell, recipe=reference_of(recipe)))
 
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
