@@ -31,6 +31,10 @@ DEFAULT_PENALTY = 0.01
 DEFAULT_FREE_RANKS = 5
 """Of RAPS, where they are not given."""
 
+_GRID = 2.0**40
+"""Steps of a unit that sums of probabilities are rounded to: many more than decide anything, and far fewer than
+rounding errors could tell apart. All sums over all labels are then 1, a tie, which the theory provides for."""
+
 
 def lac_scores(probabilities: Tensor) -> Tensor:
     """`1 - p_k` of each label, `[..., K]`: the smallest sets on average.
@@ -44,20 +48,21 @@ def lac_scores(probabilities: Tensor) -> Tensor:
 def aps_scores(probabilities: Tensor, *, u: Tensor | None = None) -> Tensor:
     """`sum of p_j over p_j > p_k, + u p_k` of each label, `[..., K]`: larger sets where the model is unsure.
 
-    Labels of equal probability have equal scores, so that the order of the classes does not matter.
+    Labels of equal probability have equal scores, so that the order of the classes does not matter. Scores are computed
+    in float64, of probabilities over their sum, and rounded to 2^-40: that of the least likely label is 1, and no
+    rounding error more or less.
 
     Args:
-        probabilities: `[..., K]`.
+        probabilities: `[..., K]`, best of a softmax in float64.
         u: `[...]`, independent and uniform on [0, 1], for sets that are as small as the guarantee permits; without it
             1, the label's own probability in full.
 
     >>> aps_scores(torch.tensor([0.25, 0.5, 0.125, 0.125]))
-    tensor([0.7500, 0.5000, 0.8750, 0.8750])
+    tensor([0.7500, 0.5000, 0.8750, 0.8750], dtype=torch.float64)
     >>> aps_scores(torch.tensor([0.25, 0.5, 0.125, 0.125]), u=torch.tensor(0.0))
-    tensor([0.5000, 0.0000, 0.7500, 0.7500])
+    tensor([0.5000, 0.0000, 0.7500, 0.7500], dtype=torch.float64)
     """
-    above, _ = _mass_above_and_rank(probabilities)
-    return above + (probabilities if u is None else u.unsqueeze(-1) * probabilities)
+    return raps_scores(probabilities, penalty=0.0, free_ranks=0, u=u)
 
 
 def raps_scores(
@@ -78,12 +83,14 @@ def raps_scores(
         u: as for `aps_scores`.
 
     >>> raps_scores(torch.tensor([0.25, 0.5, 0.125, 0.125]), penalty=0.5, free_ranks=1)
-    tensor([1.2500, 0.5000, 2.3750, 2.3750])
+    tensor([1.2500, 0.5000, 2.3750, 2.3750], dtype=torch.float64)
     """
     require_penalty(penalty, free_ranks)
-    above, rank = _mass_above_and_rank(probabilities)
-    own = probabilities if u is None else u.unsqueeze(-1) * probabilities
-    return above + own + penalty * (rank - free_ranks).clamp(min=0).to(probabilities.dtype)
+    p = probabilities.double()
+    p = p / p.sum(-1, keepdim=True)
+    above, rank = _mass_above_and_rank(p)
+    mass = above + (p if u is None else u.unsqueeze(-1) * p)
+    return (mass * _GRID).round() / _GRID + penalty * (rank - free_ranks).clamp(min=0).double()
 
 
 def set_scores(
