@@ -311,7 +311,7 @@ def test_a_threshold_accepts_what_it_was_fitted_to_accept(tmp_path):
     ("samples", "risk", "said"),
     [
         (4_000, 0.0, "Nothing is accepted: no number of samples can show"),
-        (40, 0.01, "takes at least 230 accepted ones without an error"),
+        (40, 0.01, "It takes at least 230 accepted ones without an error"),
         (1, 0.05, "Nothing is accepted"),
     ],
 )

@@ -145,7 +145,7 @@ def test_the_half_that_a_guarantee_is_fitted_to_has_no_part_in_the_temperature()
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "stripes"
-    recipe = small_recipe("ce", epochs=3, data__validation=300)
+    recipe = small_recipe("ce", epochs=3, patience=3, data__validation=300)
     train(recipe, path, data=from_images(recipe, striped_images(420)))
     return path
 
@@ -157,6 +157,7 @@ def test_the_command_line_fits_guarantees_on_halves_of_the_validation_images(run
     printed = capsys.readouterr()
     assert printed.out.strip() == str(run / "primary.onnx")
     assert "with a probability of at least 0.8" in printed.err
+    assert "have also decided which epoch ships (--patience)" in printed.err
     table = read_predictions(run / "predictions" / "validation.parquet")
     logits, labels = torch.tensor(table.values), torch.tensor(table.labels)
     call, metadata = load_onnx(run / "primary.onnx")

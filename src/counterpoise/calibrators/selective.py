@@ -101,17 +101,17 @@ class SelectiveThreshold:
 
     def summary(self) -> str:
         """What is guaranteed, or why nothing is, in a sentence."""
-        promise = f"at most {self.risk:.4g} of what is accepted being wrong, with probability {1 - self.delta:.4g}"
+        promise = f"at most {100 * self.risk:.4g}% of what is accepted is wrong, with probability {1 - self.delta:.4g}"
         if self.threshold < math.inf:
             return (
-                f"Predictions with a confidence of at least {self.threshold:.4g} are accepted, {promise} "
-                f"({self.errors:,} of {self.accepted:,} accepted were wrong, of {self.samples:,} calibration samples)."
+                f"Predictions with a confidence of at least {self.threshold:.4g} are accepted: {promise}. Of "
+                f"{self.samples:,} calibration samples {self.accepted:,} are, and {self.errors:,} of these are wrong."
             )
         if self.risk == 0:
-            return f"Nothing is accepted: no number of samples can show {promise}."
+            return f"Nothing is accepted: no number of samples can show that {promise}."
         need = math.ceil(math.log(self.delta) / math.log1p(-self.risk))
         return (
-            f"Nothing is accepted: {self.samples:,} calibration samples do not show {promise}, which takes at least "
+            f"Nothing is accepted: {self.samples:,} calibration samples do not show that {promise}. It takes at least "
             f"{need:,} accepted ones without an error, or more with some."
         )
 

@@ -91,7 +91,7 @@ class Export:
         if self.to == "hub":
             self._share(trained, temperature)
         else:
-            self._write(trained, temperature, self._guarantees(temperature))
+            self._write(trained, temperature, self._guarantees(trained, temperature))
 
     def _write(self, trained: "Trained", temperature: "Temperature", guarantees: "Guarantees") -> None:
         import torch
@@ -215,7 +215,7 @@ class Export:
             return first_half_temperature(*validation_samples(run))
         return fit_temperature(prediction_file(run, "validation"))
 
-    def _guarantees(self, temperature: "Temperature") -> "Guarantees":
+    def _guarantees(self, trained: "Trained", temperature: "Temperature") -> "Guarantees":
         from counterpoise.export import Guarantees, fit_guarantees
         from counterpoise.export.temperature import temperature_value
         from counterpoise.training.evaluation import validation_samples
@@ -223,6 +223,11 @@ class Export:
 
         if not self._guaranteed:
             return Guarantees()
+        if trained.recipe.patience is not None:
+            write(
+                "the validation images have also decided which epoch ships (--patience), so that the model knows them "
+                "slightly better than new ones, and what follows promises slightly too much\n"
+            )
         found = fit_guarantees(
             *validation_samples(RunFolder(self.folder)),
             temperature=temperature_value(temperature),

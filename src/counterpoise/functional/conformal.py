@@ -5,16 +5,7 @@ sample has every label whose score is at most a threshold, a quantile of the sco
 the new one are exchangeable, as independent samples of one distribution are, the set holds the label with a
 probability of at least `1 - alpha`, whatever the model and the distribution.
 
-References:
-- V. Vovk, A. Gammerman, G. Shafer, "Algorithmic learning in a random world", 2005: the guarantee, also within
-  categories.
-- M. Sadinle, J. Lei, L. Wasserman, "Least ambiguous set-valued classifiers with bounded error levels", JASA 114 (2019):
-  `lac_scores`.
-- Y. Romano, M. Sesia, E. Candès, "Classification with valid and adaptive coverage", NeurIPS 2020: `aps_scores`.
-- A. Angelopoulos, S. Bates, J. Malik, M. I. Jordan, "Uncertainty sets for image classifiers using conformal
-  prediction", ICLR 2021: `raps_scores`.
-- A. Angelopoulos, S. Bates, E. Candès, M. I. Jordan, L. Lei, "Learn then test: calibrating predictive algorithms to
-  achieve risk control", Annals of Applied Statistics 19 (2025): `selective_threshold`.
+Reference: V. Vovk, A. Gammerman, G. Shafer, "Algorithmic learning in a random world", 2005.
 """
 
 import math
@@ -39,6 +30,9 @@ rounding errors could tell apart. All sums over all labels are then 1, a tie, wh
 def lac_scores(probabilities: Tensor) -> Tensor:
     """`1 - p_k` of each label, `[..., K]`: the smallest sets on average.
 
+    Reference: M. Sadinle, J. Lei, L. Wasserman, "Least ambiguous set-valued classifiers with bounded error levels",
+    JASA 114 (2019).
+
     >>> lac_scores(torch.tensor([0.75, 0.25]))
     tensor([0.2500, 0.7500])
     """
@@ -51,6 +45,8 @@ def aps_scores(probabilities: Tensor, *, u: Tensor | None = None) -> Tensor:
     Labels of equal probability have equal scores, so that the order of the classes does not matter. Scores are computed
     in float64, of probabilities over their sum, and rounded to 2^-40: that of the least likely label is 1, and no
     rounding error more or less.
+
+    Reference: Y. Romano, M. Sesia, E. Candès, "Classification with valid and adaptive coverage", NeurIPS 2020.
 
     Args:
         probabilities: `[..., K]`, best of a softmax in float64.
@@ -75,6 +71,9 @@ def raps_scores(
     """`aps_scores + penalty max(0, rank_k - free_ranks)`, `[..., K]`: APS without very large sets.
 
     The rank of a label is the number of labels at least as probable, itself among them.
+
+    Reference: A. Angelopoulos, S. Bates, J. Malik, M. I. Jordan, "Uncertainty sets for image classifiers using
+    conformal prediction", ICLR 2021.
 
     Args:
         probabilities: `[..., K]`.
@@ -279,6 +278,9 @@ def selective_threshold(
 
     For this the candidates must not depend on these samples, neither on their labels nor on their confidences: take
     them from others, with `candidate_thresholds`. Where the first is not rejected, nothing is accepted: +inf.
+
+    Reference: A. Angelopoulos, S. Bates, E. Candès, M. I. Jordan, L. Lei, "Learn then test: calibrating predictive
+    algorithms to achieve risk control", Annals of Applied Statistics 19 (2025).
 
     Args:
         confidence: `[n]`.
