@@ -54,5 +54,9 @@ def guarantees_section(document: dict[str, Any]) -> str:
             f"$\\delta$ = {figures['delta']}: how often the risk is too large, and in brackets the share that is "
             "accepted, of what could be if the risk were known:",
             accepted,
+            "`ordered`: the error rate falls evenly with the confidence, from 50% to 0. `overconfident`: half as many "
+            "again are wrong as it says, and most confidences are near 1. `the surest are wrong`: too many of the top "
+            "5% are. `at the limit`: the error rate is 1.02 times the risk everywhere, so that nothing may be "
+            "accepted.",
         ]
     )
