@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise._documents import from_document, to_document
-from counterpoise.calibrators import load_calibrator
+from counterpoise.calibrators import ConformalSets, SelectiveThreshold, load_calibrator
 from counterpoise.data.tars import ShardIndex
 from counterpoise.export import ModelConfig
 from counterpoise.metrics import Scores
@@ -53,6 +53,13 @@ def test_what_cannot_be_brought_to_the_present_version_is_refused(recipe):
     text = json.dumps({**json.loads((FIRST / "search-1.json").read_text()), "recipe": recipe})
     with pytest.raises(ValueError, match="search of version 1 is incomplete or malformed"):
         Search.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("conformal-sets-1.json", ConformalSets), ("selective-threshold-1.json", SelectiveThreshold)]
+)
+def test_the_first_version_of_a_guarantee_reads_and_nothing_of_it_is_lost(name, kind):
+    assert contains(json.loads(kind.load(FIRST / name).to_json()), json.loads((FIRST / name).read_text()))
 
 
 def test_the_first_version_of_a_shared_folder_reads():

@@ -25,6 +25,7 @@ from counterpoise_study.studies import request_of, studies_at
 from tools import finetuning_tables, scaling_tables, study_tables
 from tools.comparison_tables import comparison_section
 from tools.coverage_tables import few_errors_section, paired_section
+from tools.guarantees_tables import guarantees_section
 from tools.headline import headline_section
 from tools.markdown import markdown_table, replace_section
 from tools.study_claims import claims_section, verdicts_section
@@ -271,6 +272,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "coverage": ("metrics.md", coverage_section),
     "coverage-few-errors": ("metrics.md", few_errors_section),
     "coverage-pairs": ("metrics.md", paired_section),
+    "guarantees": ("accept_or_refer.md", guarantees_section),
     "metrics": ("metrics.md", speed_section),
     "evaluate": ("evaluate.md", evaluate_section),
     "float16": ("predictions.md", float16_section),

@@ -26,7 +26,7 @@ class LabelledLogits:
 
     Attributes:
         logits: `[n, K]`, float32 or float64; -inf marks an impossible class.
-        labels: `[n]` int64; the logit of a label is finite.
+        labels: `[n]` int64; the logit of a label is finite, unless impossible labels were asked for.
     """
 
     logits: Tensor
@@ -38,8 +38,12 @@ class LabelledLogits:
         return self.logits.shape[-1]
 
 
-def labelled_logits(logits: Any, labels: Any) -> LabelledLogits:
-    """The samples to fit to, from `[..., K]` logits and `[...]` labels."""
+def labelled_logits(logits: Any, labels: Any, *, impossible_labels: bool = False) -> LabelledLogits:
+    """The samples to fit to, from `[..., K]` logits and `[...]` labels.
+
+    With `impossible_labels`, the logit of a label may be -inf: a guarantee holds for samples as they come, and those
+    that the model ruled out come as well.
+    """
     values = _logits(logits).detach()
     if values.ndim < 2:
         raise ValueError(f"logits must have shape [..., K], samples by classes, got {list(values.shape)}")
@@ -50,7 +54,9 @@ def labelled_logits(logits: Any, labels: Any) -> LabelledLogits:
     rows = upcast(values).reshape(-1, values.shape[-1])
     _refuse_bad_logits(rows)
     classes = class_indices(labels, values.shape[:-1]).to(rows.device)
-    _refuse_bad_labels(classes, rows)
+    _refuse_labels_outside(classes, rows.shape[-1])
+    if not impossible_labels:
+        _refuse_impossible_labels(classes, rows)
     return LabelledLogits(rows, classes)
 
 
@@ -116,14 +122,16 @@ def _refuse_bad_logits(rows: Tensor) -> None:
     )
 
 
-def _refuse_bad_labels(labels: Tensor, rows: Tensor) -> None:
-    classes = rows.shape[-1]
+def _refuse_labels_outside(labels: Tensor, classes: int) -> None:
     outside = (labels < 0) | (labels >= classes)
     if bool(outside.any()):
         row = int(outside.nonzero()[0])
         raise ValueError(
             f"labels row {row}, column 0 is {int(labels[row])}, outside [0, {classes}); leave rows without a class out"
         )
+
+
+def _refuse_impossible_labels(labels: Tensor, rows: Tensor) -> None:
     impossible = rows.gather(-1, labels.unsqueeze(-1)).squeeze(-1) == -torch.inf
     if bool(impossible.any()):
         row = int(impossible.nonzero()[0])

@@ -15,7 +15,8 @@ from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import write
 
 if TYPE_CHECKING:
-    from counterpoise.export import Temperature
+    from counterpoise.calibrators import TemperatureScaling
+    from counterpoise.export import Guarantees, Temperature
     from counterpoise.training import Trained
 
 FITTED = "fitted"
@@ -32,7 +33,8 @@ class Export:
 
     The file says what its logits stand for and how images are normalised. ONNX and pt2 take batches of any size, give
     logits and probabilities, and are compared with the model before they are written. hub is a folder for the Hugging
-    Face Hub: weights, configuration and a model card with the calibration figures.
+    Face Hub: weights, configuration and a model card with the calibration figures. Guarantees are fitted on one half of
+    the validation images, a fitted temperature then on the other.
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -41,6 +43,12 @@ class Export:
     """Format: weights alone, ONNX, a torch.export program, or a folder to share."""
     temperature: Annotated[str | None, tyro.conf.arg(metavar="fitted|NUMBER|FILE")] = None
     """Divide logits by it: fitted on the run's validation images, a number, or the file of a calibrator."""
+    sets: Annotated[float | None, tyro.conf.arg(metavar="ALPHA")] = None
+    """For onnx and pt2: an output `set` of labels that misses the right one with at most this probability."""
+    accept_risk: Annotated[float | None, tyro.conf.arg(metavar="RISK")] = None
+    """For onnx and pt2: an output `accept`; of what is accepted, at most this share is wrong."""
+    delta: float = 0.1
+    """Largest probability that the risk of what is accepted is larger after all."""
     member: int | None = None
     """Member of an ensemble, counted from 0."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = None
@@ -83,9 +91,9 @@ class Export:
         if self.to == "hub":
             self._share(trained, temperature)
         else:
-            self._write(trained, temperature)
+            self._write(trained, temperature, self._guarantees(trained, temperature))
 
-    def _write(self, trained: "Trained", temperature: "Temperature") -> None:
+    def _write(self, trained: "Trained", temperature: "Temperature", guarantees: "Guarantees") -> None:
         import torch
 
         from counterpoise.export import export_model
@@ -99,7 +107,13 @@ class Export:
             raise ValueError(f"{path} holds the weights of the run, which stay as they were trained; give another file")
         example = torch.zeros(2, *trained.shape)
         export_model(
-            trained.model, path, to=self.to, example=example, metadata=trained.metadata, temperature=temperature
+            trained.model,
+            path,
+            to=self.to,
+            example=example,
+            metadata=trained.metadata,
+            temperature=temperature,
+            guarantees=guarantees,
         )
         print(path)
 
@@ -130,6 +144,24 @@ class Export:
             raise ValueError(_ENSEMBLE_SHARED)
         if self.temperature == FITTED and self.member is not None:
             raise ValueError("validation predictions are of the whole ensemble: give a member's temperature by number")
+        if not self._guaranteed:
+            return
+        if self.to not in ("onnx", "pt2"):
+            raise ValueError("--sets and --accept-risk are outputs of a program: give --to onnx or --to pt2")
+        if self.member is not None:
+            raise ValueError(
+                "validation predictions are of the whole ensemble: a member has no --sets or --accept-risk"
+            )
+        if self.sets is not None and not 0 < self.sets < 1:
+            raise ValueError(f"--sets must lie between 0 and 1, such as 0.1 for a coverage of 90%, got {self.sets}")
+        if self.accept_risk is not None and not 0 <= self.accept_risk < 1:
+            raise ValueError(f"--accept-risk must be at least 0 and below 1, got {self.accept_risk}")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"--delta must lie between 0 and 1, got {self.delta}")
+
+    @property
+    def _guaranteed(self) -> bool:
+        return self.sets is not None or self.accept_risk is not None
 
     def _require_extras(self) -> None:
         if self.to == "onnx":
@@ -150,14 +182,11 @@ class Export:
 
     def _temperature(self) -> "Temperature":
         from counterpoise.calibrators import FitState, TemperatureScaling, load_calibrator
-        from counterpoise.scoring import fit_temperature
-        from counterpoise.training.evaluation import prediction_file
-        from counterpoise.training.folder import RunFolder
 
         if self.temperature is None:
             return None
         if self.temperature == FITTED:
-            scaling = fit_temperature(prediction_file(RunFolder(self.folder), "validation"))
+            scaling = self._fitted_temperature()
             if scaling.state == FitState.CONVERGED:
                 return scaling
             # As after a training that got every validation image right: there is a model to ship all the same.
@@ -174,3 +203,39 @@ class Export:
                 f"{self.temperature} is a {type(calibrator).__name__}; only a temperature can be folded in"
             )
         return calibrator
+
+    def _fitted_temperature(self) -> "TemperatureScaling":
+        from counterpoise.export.guarantees import first_half_temperature
+        from counterpoise.scoring import fit_temperature
+        from counterpoise.training.evaluation import prediction_file, validation_samples
+        from counterpoise.training.folder import RunFolder
+
+        run = RunFolder(self.folder)
+        if self._guaranteed:
+            return first_half_temperature(*validation_samples(run))
+        return fit_temperature(prediction_file(run, "validation"))
+
+    def _guarantees(self, trained: "Trained", temperature: "Temperature") -> "Guarantees":
+        from counterpoise.export import Guarantees, fit_guarantees
+        from counterpoise.export.temperature import temperature_value
+        from counterpoise.training.evaluation import validation_samples
+        from counterpoise.training.folder import RunFolder
+
+        if not self._guaranteed:
+            return Guarantees()
+        if trained.recipe.patience is not None:
+            write(
+                "the validation images have also decided which epoch ships (--patience), so that the model knows them "
+                "slightly better than new ones, and what follows promises slightly too much\n"
+            )
+        found = fit_guarantees(
+            *validation_samples(RunFolder(self.folder)),
+            temperature=temperature_value(temperature),
+            alpha=self.sets,
+            risk=self.accept_risk,
+            delta=self.delta,
+        )
+        for each in (found.sets, found.accept):
+            if each is not None:
+                write(f"{each.summary()}\n")
+        return found

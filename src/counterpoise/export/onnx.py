@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from counterpoise._addresses import as_path
 from counterpoise._extras import require
 from counterpoise._files import FilePath, replacing
+from counterpoise.export.guarantees import NONE, Guarantees
 from counterpoise.export.primary import DYNAMIC_BATCH, check_same_outputs, shipped, traced, with_version
-from counterpoise.export.temperature import OUTPUTS, Temperature, temperature_value, with_temperature
+from counterpoise.export.temperature import Temperature, temperature_value, with_temperature
 
 OPSET = 18
 """The operators that torch's exporter writes without converting them; runtimes read them since early 2023."""
@@ -22,12 +23,19 @@ LARGEST = 2**31 - 1
 
 
 def export_onnx(
-    model: nn.Module, path: str | Path, *, example: Tensor, metadata: dict[str, str], temperature: Temperature = None
+    model: nn.Module,
+    path: str | Path,
+    *,
+    example: Tensor,
+    metadata: dict[str, str],
+    temperature: Temperature = None,
+    guarantees: Guarantees = NONE,
 ) -> None:
     """Write a model from `images` `[batch, ...]` to `logits` and `probabilities`, for a batch of any size.
 
-    Both are `[batch, classes]`: the logits are divided by the temperature, the probabilities are their softmax. The
-    file is checked: by ONNX's own checker, and by comparing its outputs under ONNX Runtime with the model's.
+    Both are `[batch, classes]`: the logits are divided by the temperature, the probabilities are their softmax. With
+    guarantees there are also `set`, bool `[batch, classes]`, and `accept`, bool `[batch]`. The file is checked: by
+    ONNX's own checker, and by comparing its outputs under ONNX Runtime with the model's.
 
     Args:
         model: the primary; it is copied, and stays as it is.
@@ -36,11 +44,13 @@ def export_onnx(
         metadata: text to keep in the file, see `describe`.
         temperature: to fold in, as a number or as a fitted `TemperatureScaling`; then `folded_temperature` in the
             metadata.
+        guarantees: to fold in, fitted at that temperature (`fit_guarantees`); each is in the metadata under its name.
     """
     onnx, onnxruntime, _ = (_required(module) for module in ("onnx", "onnxruntime", "onnxscript"))
     chosen = temperature_value(temperature)
-    described = with_version(with_temperature(metadata, chosen, folded=True))
-    deployed = shipped(model, temperature=chosen)
+    described = with_version(with_temperature(guarantees.added_to(metadata), chosen, folded=True))
+    deployed = shipped(model, temperature=chosen, guarantees=guarantees)
+    names = list(deployed.names)
     size = sum(value.nbytes for value in deployed.state_dict().values())
     if size > LARGEST:
         raise ValueError(f"{path}: an ONNX file holds at most {LARGEST:,} bytes, the weights take {size:,}: export pt2")
@@ -51,7 +61,7 @@ def export_onnx(
             dynamo=True,
             opset_version=OPSET,
             input_names=["images"],
-            output_names=list(OUTPUTS),
+            output_names=names,
             dynamic_shapes=DYNAMIC_BATCH,  # here for its name alone
             verbose=False,
         )
@@ -64,8 +74,8 @@ def export_onnx(
         session = onnxruntime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])
 
         def run(rows: Tensor) -> dict[str, Tensor]:
-            found = session.run(list(OUTPUTS), {"images": rows.numpy()})
-            return {name: torch.from_numpy(values) for name, values in zip(OUTPUTS, found, strict=True)}
+            found = session.run(names, {"images": rows.numpy()})
+            return {name: torch.from_numpy(values) for name, values in zip(names, found, strict=True)}
 
         check_same_outputs(run, deployed, example, path)
 

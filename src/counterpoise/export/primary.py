@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise import __version__
+from counterpoise.export.guarantees import NONE, Guarantees
 from counterpoise.export.temperature import Deployed
 from counterpoise.objectives import is_objective
 
@@ -51,11 +52,11 @@ def require_primary(model: nn.Module) -> None:
         raise ValueError(f"{type(model).__name__} is for training; what ships is its primary: export objective.primary")
 
 
-def shipped(model: nn.Module, *, temperature: float) -> Deployed:
+def shipped(model: nn.Module, *, temperature: float, guarantees: Guarantees = NONE) -> Deployed:
     """A copy in evaluation mode, of float32, on the CPU; the model itself and its training flags stay as they are."""
     require_primary(model)
     primary = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
-    return Deployed(primary, temperature=temperature).eval()
+    return Deployed(primary, temperature=temperature, guarantees=guarantees).eval()
 
 
 def traced(model: Deployed, example: Tensor) -> torch.export.ExportedProgram:
@@ -73,6 +74,7 @@ def traced(model: Deployed, example: Tensor) -> torch.export.ExportedProgram:
     logits = model.primary(rows)
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         raise ValueError(f"{type(model.primary).__name__} must return a tensor of logits [n, classes] to be exported")
+    model.guaranteed.guarantees.require_classes(logits.shape[-1])
     with warnings.catch_warnings(action="ignore"):  # the exporter's own, about its insides
         program = torch.export.export(model, (rows,), dynamic_shapes=DYNAMIC_BATCH)
     for graph in program.graph_module.modules():  # one for each block, such as one without autocast
@@ -90,7 +92,7 @@ def random_rows(example: Tensor, count: int) -> Tensor:
 def check_same_outputs(
     run: Callable[[Tensor], Mapping[str, Tensor]], model: Deployed, example: Tensor, path: str | Path
 ) -> None:
-    """Refuse a file whose logits and probabilities are not those of its model, on random rows of two batch sizes."""
+    """Refuse a file whose outputs are not those of its model, on random rows of two batch sizes."""
     for count in CHECKED_BATCHES:
         rows = random_rows(example, count)
         expected, outputs = model(rows)["logits"], run(rows)
@@ -112,3 +114,8 @@ def check_same_outputs(
                 f"{path} is not written: on {count} random rows its probabilities differ from the softmax of its "
                 f"logits by {apart:.2g}, at most {PROBABILITY_TOLERANCE:.0e} is right"
             )
+        for name, decisions in model.guaranteed(found).items():
+            if not torch.equal(outputs[name], decisions):
+                raise ValueError(
+                    f"{path} is not written: on {count} random rows its output {name!r} is not what its logits give"
+                )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise._files import replacing
+from counterpoise.export.guarantees import NONE, Guarantees
 from counterpoise.export.primary import check_same_outputs, shipped, traced, with_version
 from counterpoise.export.temperature import Temperature, temperature_value, with_temperature
 
@@ -15,13 +16,20 @@ METADATA_FILE = "counterpoise.json"
 
 
 def export_pt2(
-    model: nn.Module, path: str | Path, *, example: Tensor, metadata: dict[str, str], temperature: Temperature = None
+    model: nn.Module,
+    path: str | Path,
+    *,
+    example: Tensor,
+    metadata: dict[str, str],
+    temperature: Temperature = None,
+    guarantees: Guarantees = NONE,
 ) -> None:
     """Write a model from images `[batch, ...]` to a dict of `logits` and `probabilities`, for a batch of any size.
 
-    Both are `[batch, classes]`: the logits are divided by the temperature, the probabilities are their softmax. The
-    file is read again and its outputs are compared with the model's. Later versions of torch may not read it: keep
-    the safetensors file as well.
+    Both are `[batch, classes]`: the logits are divided by the temperature, the probabilities are their softmax. With
+    guarantees there are also `set`, bool `[batch, classes]`, and `accept`, bool `[batch]`. The file is read again and
+    its outputs are compared with the model's. Later versions of torch may not read it: keep the safetensors file as
+    well.
 
     Args:
         model: the primary; it is copied, and stays as it is.
@@ -30,10 +38,11 @@ def export_pt2(
         metadata: text to keep in the file, see `describe`.
         temperature: to fold in, as a number or as a fitted `TemperatureScaling`; then `folded_temperature` in the
             metadata.
+        guarantees: to fold in, fitted at that temperature (`fit_guarantees`); each is in the metadata under its name.
     """
     chosen = temperature_value(temperature)
-    described = with_version(with_temperature(metadata, chosen, folded=True))
-    deployed = shipped(model, temperature=chosen)
+    described = with_version(with_temperature(guarantees.added_to(metadata), chosen, folded=True))
+    deployed = shipped(model, temperature=chosen, guarantees=guarantees)
     program = traced(deployed, example)
     with replacing(path) as temporary:
         with temporary.open("wb") as file, warnings.catch_warnings(action="ignore"):
@@ -42,7 +51,7 @@ def export_pt2(
 
 
 def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, str]]:
-    """The module of a file, which returns a dict of `logits` and `probabilities`, and its metadata.
+    """The module of a file, which returns a dict of its outputs, and its metadata.
 
     Parts of such a file are unpickled: load only files that you trust.
     """

@@ -8,12 +8,10 @@ from torch import Tensor, nn
 
 from counterpoise.calibrators import FitState, TemperatureScaling
 from counterpoise.calibrators.temperature import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
+from counterpoise.export.guarantees import NONE, GuaranteedOutputs, Guarantees
 
 Temperature = float | TemperatureScaling | None
 """A number, a fitted calibrator, or None for 1."""
-
-OUTPUTS = ("logits", "probabilities")
-"""What a program returns, by name and in this order."""
 
 TO_APPLY, FOLDED = "temperature", "folded_temperature"
 """Two names in the metadata, so that nobody divides a second time by what a program has divided by already."""
@@ -22,21 +20,30 @@ TO_APPLY, FOLDED = "temperature", "folded_temperature"
 class Deployed(nn.Module):
     """The primary with its temperature: `logits` z / T and `probabilities` softmax(z / T), both `[n, K]`.
 
+    With guarantees, also `set`, bool `[n, K]`, and `accept`, bool `[n]`.
+
     >>> Deployed(nn.Identity(), temperature=2.0)(torch.tensor([[2.0, 0.0]]))
     {'logits': tensor([[1., 0.]]), 'probabilities': tensor([[0.7311, 0.2689]])}
     """
 
-    def __init__(self, primary: nn.Module, *, temperature: float) -> None:
+    def __init__(self, primary: nn.Module, *, temperature: float, guarantees: Guarantees = NONE) -> None:
         super().__init__()
         self.primary = primary
         self.temperature = temperature
+        self.guaranteed = GuaranteedOutputs(guarantees)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the outputs, in order."""
+        return ("logits", "probabilities", *self.guaranteed.guarantees.names)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Both outputs for normalised images."""
+        """All outputs for normalised images."""
         logits = self.primary(images)
         if self.temperature != 1:
             logits = logits / self.temperature
-        return {"logits": logits, "probabilities": torch.softmax(logits, -1)}
+        guaranteed: dict[str, Tensor] = self.guaranteed(logits)
+        return {"logits": logits, "probabilities": torch.softmax(logits, -1)} | guaranteed
 
 
 def temperature_value(temperature: Temperature) -> float:

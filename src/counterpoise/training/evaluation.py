@@ -6,8 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from counterpoise._files import FilePath, write_text
 from counterpoise.data.corruptions import corrupted
@@ -142,6 +145,14 @@ def measured(streams: Iterable[Stream]) -> dict[str, float]:
     for stream in streams:
         estimates |= stream.compute()
     return {name: float(estimates[key].value) for name, key in VALIDATION_METRICS.items()}
+
+
+def validation_samples(run: RunFolder) -> tuple[Tensor, Tensor, NDArray[Any]]:
+    """Logits `[n, K]`, labels `[n]` and ids `[n]` of the validation images."""
+    table = read_predictions(prediction_file(run, "validation"))
+    rows = clean_rows(table)
+    batch = checked_rows(table, rows, labelled=True, first_row=0)
+    return batch.as_logits(), batch.required_labels(), table.ids[rows]
 
 
 def validation_metrics(run: RunFolder) -> dict[str, float]:
