@@ -1,8 +1,8 @@
 """Writes measured figures into the documentation: `python -m tools.documentation [--check]`.
 
 Figures come from `benchmarks/results/NAME.json`, each the standard output of `python -m benchmarks.NAME`, from the
-records of the studies in `study/results` and `study/results-finetune`, and from the benchmark's plan. Each goes between
-a pair of marks, `<!-- figures: NAME -->` and `<!-- end -->`. What a page's own blocks print is
+records of the studies in `study/results`, `study/results-finetune` and `study/results-cost`, and from the benchmark's
+plan. Each goes between a pair of marks, `<!-- figures: NAME -->` and `<!-- end -->`. What a page's own blocks print is
 `tools/transcript.py --write`'s.
 """
 
@@ -16,13 +16,12 @@ from typing import Any
 
 from benchmarks.coverage import is_clear
 from counterpoise.metrics.estimates import KEY_INFO, Key
-from counterpoise.recipes.methods import METHODS
 from counterpoise_study.collected import collect
 from counterpoise_study.hardware_timing import assumed_timing
 from counterpoise_study.plan import plan_of, plan_text
 from counterpoise_study.store import Store
 from counterpoise_study.studies import request_of, studies_at
-from tools import finetuning_tables, scaling_tables, study_tables
+from tools import cost_tables, finetuning_tables, scaling_tables, study_tables
 from tools.comparison_tables import comparison_section
 from tools.coverage_tables import few_errors_section, paired_section
 from tools.guarantees_tables import guarantees_section
@@ -50,6 +49,9 @@ def main() -> None:
     (finetuning,) = collect(Store(ROOT / "study" / "results-finetune"))
     for name, (page, drawn) in finetuning_tables.SECTIONS.items():
         pages.setdefault(ROOT / page, {})[name] = drawn(finetuning)
+    (costs,) = collect(Store(ROOT / "study" / "results-cost"))
+    for name, (page, tabled) in cost_tables.SECTIONS.items():
+        pages.setdefault(ROOT / page, {})[name] = tabled(costs)
     stale = []
     for path, sections in pages.items():
         text = path.read_text()
@@ -231,20 +233,16 @@ def grid_section(document: dict[str, Any]) -> str:
 
 def method_cost_section(document: dict[str, Any]) -> str:
     """Every method beside cross-entropy: time and memory of training, time of inference."""
-    figures = document["figures"]
     rows = [
         (
-            METHODS[name].title,
-            str(METHODS[name].models * METHODS[name].members),
-            f"{found['training_seconds_ratio']:.1f}",
+            found["title"],
+            f"{found['training_seconds_ratio']:.2f}",
             f"{found['peak_megabytes_ratio']:.2f} ({found['peak_megabytes']:,.0f} MB)",
-            f"{found['added_megabytes_ratio']:.1f}",
             f"{found['inference_seconds_ratio']:.1f}",
         )
-        for name, found in figures["methods"].items()
+        for found in document["figures"]["methods"].values()
     ]
-    heads = ("over cross-entropy", "networks trained", "training time", "peak memory", "memory added by training")
-    return markdown_table((*heads, "inference time"), rows)
+    return markdown_table(("over cross-entropy", "training time", "peak memory", "inference time"), rows)
 
 
 def diagnosis_section(document: dict[str, Any]) -> str:
@@ -282,7 +280,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "export": ("runs.md", export_section),
     "studies": ("benchmark.md", studies_section),
     "grid": ("benchmark.md", grid_section),
-    "method_cost": ("study.md", method_cost_section),
+    "method_cost": ("cost.md", method_cost_section),
     "diagnosis": ("study.md", diagnosis_section),
     "comparison": ("comparison.md", comparison_section),
     **{name: ("scaling.md", section) for name, section in scaling_tables.SECTIONS.items()},

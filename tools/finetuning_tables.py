@@ -51,15 +51,10 @@ def protocol_section(study: StudyResults) -> str:
     return markdown_table(("", ""), rows)
 
 
-def progress_section(study: StudyResults) -> str:
-    """How many seeds of every method are finished, in every setting."""
+def progress_text(study: StudyResults) -> str:
+    """How much is finished."""
     tried = [trial for choice in study.choices for trial in choice.trials]
     done = sum(trial.metrics is not None for trial in tried)
-    labels = [row.label for row in study.groups[0].rows]
-    rows = [
-        [label, *(_count(row) for group in study.groups for row in group.rows if row.label == label)]
-        for label in labels
-    ]
     found = sum(len(row.records) for group in study.groups for row in group.rows)
     wanted = sum(len(row.line.seeds) for group in study.groups for row in group.rows)
     state = (
@@ -67,8 +62,18 @@ def progress_section(study: StudyResults) -> str:
         if (found, done) == (wanted, len(tried))
         else f"**{wanted - found} results are still missing.**"
     )
-    text = f"{state} Runs that choose hyper-parameters: {done} of {len(tried)}; results: {found} of {wanted}."
-    return f"{text}\n\n{markdown_table(('seeds that are finished', *map(_domain, study.groups)), rows)}"
+    return f"{state} Runs that choose hyper-parameters: {done} of {len(tried)}; results: {found} of {wanted}."
+
+
+def progress_section(study: StudyResults) -> str:
+    """How many seeds of every method are finished, in every setting."""
+    labels = [row.label for row in study.groups[0].rows]
+    rows = [
+        [label, *(_count(row) for group in study.groups for row in group.rows if row.label == label)]
+        for label in labels
+    ]
+    table = markdown_table(("seeds that are finished", *map(_domain, study.groups)), rows)
+    return f"{progress_text(study)}\n\n{table}"
 
 
 def choices_section(study: StudyResults) -> str:

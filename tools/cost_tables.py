@@ -1,0 +1,80 @@
+"""What the documentation shows of the study of costs, from the records that are kept of it so far."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from counterpoise.metrics.estimates import KEY_INFO, Key
+from counterpoise.report.numbers import metric_title
+from counterpoise_study.collected import Column, StudyResults
+from counterpoise_study.cost import relative_cost
+from counterpoise_study.summary import adjusted_level, paired_difference
+from tools.finetuning_tables import choices_section, progress_text
+from tools.markdown import markdown_table
+from tools.study_claims import difference_text
+from tools.study_tables import spread
+
+PAGE = "docs/cost.md"
+SHOWN = ((Key.ACCURACY, False), (Key.ECE, False), (Key.NLL, False), (Key.NLL, True))
+"""Metrics, as trained or after temperature scaling."""
+
+REFERENCES = ("ce", "pskd")
+"""What the others are held against: plain training, and the rival that costs no more."""
+
+
+def results_section(study: StudyResults) -> str:
+    """Every row with its means over seeds, and what its training costs."""
+    (group,) = study.groups
+    rows = [
+        [
+            row.label,
+            f"{relative_cost(replace(row.setting.recipe, method=row.line.method)):.2f}",
+            *(spread(row, _column(group.columns, key), scaled=scaled) if row.records else "" for key, scaled in SHOWN),
+            f"{len(row.records)} of {len(row.line.seeds)}",
+        ]
+        for row in group.rows
+    ]
+    return markdown_table(("", "FLOPs of training", *map(_head, SHOWN), "seeds"), rows)
+
+
+def differences_section(study: StudyResults) -> str:
+    """Every row against each reference, seed by seed, at a level that allows for the number of rows."""
+    (group,) = study.groups
+    level = adjusted_level(len(group.rows))
+    tables = []
+    for method in REFERENCES:
+        reference = next(row for row in group.rows if row.line.method == method)
+        rows = []
+        for row in group.rows:
+            if row is reference or not row.records or not reference.records:
+                continue
+            cells = []
+            for key, scaled in SHOWN:
+                column = _column(group.columns, key)
+                ours, theirs = (each.by_seed(column, scaled=scaled) for each in (row, reference))
+                shared = sorted(ours.keys() & theirs.keys())
+                found = paired_difference(
+                    [theirs[seed] for seed in shared], [ours[seed] for seed in shared], level=level
+                )
+                cells.append(difference_text(key, found) if shared else "")
+            rows.append([row.label, *cells])
+        title = f"**Against {reference.label}**, intervals at {100 * level:.2f}%"
+        tables += [title, markdown_table(("", *map(_head, SHOWN)), rows) if rows else "Nothing is finished yet."]
+    return "\n\n".join(tables)
+
+
+def _column(columns: Sequence[Column], key: Key) -> Column:
+    return next(column for column in columns if column.key is key)
+
+
+def _head(shown: tuple[Key, bool]) -> str:
+    key, scaled = shown
+    return f"{metric_title(KEY_INFO[key])}{', scaled' if scaled else ''}"
+
+
+SECTIONS: Mapping[str, tuple[str, Callable[[StudyResults], str]]] = {
+    "cost-progress": (PAGE, progress_text),
+    "cost-choices": (PAGE, choices_section),
+    "cost-results": (PAGE, results_section),
+    "cost-differences": (PAGE, differences_section),
+}
+"""By name: the page that shows it, and how."""
