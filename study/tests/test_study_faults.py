@@ -56,12 +56,12 @@ def test_checkpoints_that_a_kill_has_left_are_removed(store):
 def test_an_older_copy_of_the_manifest_is_read_anew(store):
     manifest = Manifest(store.manifest.path)
     for number in range(3):
-        manifest.append(Event(f"cell {number}", "complete", "started"))
+        manifest.append(Event(f"{number:016x}", "complete", "started"))
     first = manifest.path.read_bytes().splitlines(keepends=True)[0]
     manifest.path.write_bytes(first)
-    manifest.append(Event("cell 3", "complete", "started"))
-    assert [line["cell"] for line in lines_of(store)] == ["cell 0", "cell 3"]
-    assert {cell for cell, _ in manifest.tasks} == {"cell 0", "cell 3"}
+    manifest.append(Event(f"{3:016x}", "complete", "started"))
+    assert [line["cell"] for line in lines_of(store)] == [f"{0:016x}", f"{3:016x}"]
+    assert {cell for cell, _ in manifest.tasks} == {f"{0:016x}", f"{3:016x}"}
 
 
 def test_a_file_system_without_locks_is_refused(store, monkeypatch):

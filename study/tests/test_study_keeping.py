@@ -3,6 +3,8 @@
 import json
 import shutil
 
+import pytest
+
 import stores
 from counterpoise.training.run import train
 from counterpoise_study.grid import remaining, run_sequentially
@@ -69,3 +71,34 @@ def test_a_real_run_goes_on_from_what_is_kept(real_data, tmp_path, monkeypatch):
     records = [sorted(store.path.glob("cells/*/cell.json")) for store in (whole, again)]
     assert len(records[0]) == 2
     assert [path.read_bytes() for path in records[0]] == [path.read_bytes() for path in records[1]]
+
+
+@pytest.mark.parametrize("linked", ["epochs.csv", ""], ids=["file", "folder"])
+def test_files_that_a_link_points_at_are_not_copied(tmp_path, linked):
+    """A store may come from somebody else, and what is kept goes into a repository."""
+    store = stores.filled(tmp_path / "store", stores.requests(["dml"]))
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "epochs.csv").write_text("private")
+    cell = next(path for path in (tmp_path / "store" / "cells").iterdir() if path.is_dir())
+    if linked:
+        (cell / linked).unlink(missing_ok=True)
+        (cell / linked).symlink_to(secret / linked)
+    else:
+        shutil.rmtree(cell)
+        cell.symlink_to(secret)
+    with pytest.raises(ValueError, match="is a link, or in a folder that is one"):
+        keep(store, tmp_path / "kept")
+    assert not any(path.read_text() == "private" for path in (tmp_path / "kept").rglob("epochs.csv"))
+
+
+@pytest.mark.parametrize("cell", ["../../x", "/etc", "..", "0613", "06130D892A031AA8", 7, ["a"]])
+def test_cells_that_are_no_ids_are_refused_before_a_folder_is_named_by_them(tmp_path, cell):
+    store = stores.filled(tmp_path / "store", stores.requests(["dml"]))
+    line = {"cell": cell, "stage": "complete", "kind": "committed", "time": "2026-01-01T00:00:00+00:00"}
+    with store.manifest.path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    for act in (lambda: keep(Store(store.path), tmp_path / "kept"), lambda: Store(store.path).progress()):
+        with pytest.raises(ValueError, match=r"names the cell .*, which is no id"):
+            act()
+    assert not (tmp_path / "x").exists()

@@ -21,6 +21,7 @@ from counterpoise_study.requests import with_initial_weights
 from counterpoise_study.store import Store
 from counterpoise_study.studies import request_of
 
+CELL = "ce11ce11ce11ce11"
 METRICS = {"nll": 1.0, "accuracy": 0.5, "ece": 0.1}
 
 
@@ -75,7 +76,7 @@ def test_a_store_goes_on_by_the_rule_for_initial_weights_that_it_was_begun_with(
 events = st.lists(
     st.builds(
         Event,
-        cell=st.sampled_from(["a", "b"]),
+        cell=st.sampled_from(["a" * 16, "b" * 16]),
         stage=st.sampled_from(["validation", "complete"]),
         kind=st.sampled_from(["started", "committed", "failed", "lost", "again"]),
     ),
@@ -114,7 +115,7 @@ def test_a_line_that_a_crash_has_cut_is_ignored_and_removed(cut, reopened):
     with tempfile.TemporaryDirectory() as folder:
         manifest = Manifest(Path(folder) / "manifest.jsonl")
         for kind in ("started", "failed", "started"):
-            manifest.append(Event("cell", "complete", kind))
+            manifest.append(Event(CELL, "complete", kind))
         whole = manifest.path.read_bytes()
         last = whole.splitlines(keepends=True)[-1]
         torn = last[: cut % len(last)]
@@ -122,8 +123,8 @@ def test_a_line_that_a_crash_has_cut_is_ignored_and_removed(cut, reopened):
         if reopened:
             manifest = Manifest(manifest.path)
         manifest.refresh()
-        assert manifest.state(("cell", "complete")).attempts == 2
-        manifest.append(Event("cell", "complete", "committed", measures=METRICS))
+        assert manifest.state((CELL, "complete")).attempts == 2
+        manifest.append(Event(CELL, "complete", "committed", measures=METRICS))
         found = manifest.path.read_bytes()
         assert found.startswith(whole)
         assert [json.loads(line)["kind"] for line in found.splitlines()] == [
@@ -141,8 +142,14 @@ def test_a_line_that_a_crash_has_cut_is_ignored_and_removed(cut, reopened):
         (b"[1, 2]\n", "line 2 is no event of a task"),
         (b'{"cell": "a", "stage": "complete"}\n', "line 2 is no event of a task"),
         (b'{"cell": "a", "stage": "complete", "kind": "started", "mood": "good"}\n', "line 2 is no event of a task"),
-        (b'{"cell": "a", "stage": "half", "kind": "started"}\n', "line 2 has the unknown stage or kind 'half'"),
-        (b'{"cell": "a", "stage": "complete", "kind": "eaten"}\n', "line 2 has the unknown stage or kind .*'eaten'"),
+        (
+            b'{"cell": "aaaaaaaaaaaaaaaa", "stage": "half", "kind": "started"}\n',
+            "line 2 has the unknown stage or kind 'half'",
+        ),
+        (
+            b'{"cell": "aaaaaaaaaaaaaaaa", "stage": "complete", "kind": "eaten"}\n',
+            "line 2 has the unknown stage or kind .*'eaten'",
+        ),
     ],
 )
 def test_a_damaged_line_is_named(store, damage, message):
@@ -350,10 +357,10 @@ def test_a_cell_that_gets_further_is_not_given_up_for_being_preempted(tmp_path):
     """Losses count in a row without progress: a spot instance may take a long cell away any number of times."""
     manifest = Manifest(tmp_path / "manifest.jsonl")
     for step in range(3 * MOST_LOSSES):
-        manifest.append(Event("cell", "complete", "started", step=step))
-        manifest.append(Event("cell", "complete", "lost", step=step + 1))
-    assert manifest.state(("cell", "complete")).losses == 0
+        manifest.append(Event(CELL, "complete", "started", step=step))
+        manifest.append(Event(CELL, "complete", "lost", step=step + 1))
+    assert manifest.state((CELL, "complete")).losses == 0
     for _ in range(MOST_LOSSES):
-        manifest.append(Event("cell", "complete", "started", step=step))
-        manifest.append(Event("cell", "complete", "lost", step=step))
-    assert manifest.state(("cell", "complete")).is_given_up
+        manifest.append(Event(CELL, "complete", "started", step=step))
+        manifest.append(Event(CELL, "complete", "lost", step=step))
+    assert manifest.state((CELL, "complete")).is_given_up

@@ -37,6 +37,15 @@ class Cell:
         return cell_id(self.recipe.digest, self.source)
 
 
+def is_cell_id(text: object) -> bool:
+    """Whether a text can be the name of a cell, and so of its folder; a path, for one, cannot.
+
+    >>> is_cell_id("06130d892a031aa8"), is_cell_id("../06130d892a031"), is_cell_id("/home")
+    (True, False, False)
+    """
+    return isinstance(text, str) and len(text) == _ID_LENGTH and set(text) <= set("0123456789abcdef")
+
+
 def cell_id(digest: str, source: str) -> str:
     """The name of a cell, from the digest of its recipe and that of its method's file."""
     return hashlib.sha256(f"{digest}{source}".encode()).hexdigest()[:_ID_LENGTH]

@@ -47,8 +47,14 @@ def keep(store: Store, folder: Path) -> list[str]:
 def _copy(source: RunFolder, target: RunFolder, *, record: str) -> None:
     """The small files of a run; those of an ensemble's members are in folders of their own."""
     wanted = [source.path / record, source.environment, source.epochs, *source.path.glob("members/*/epochs.csv")]
+    inside = source.path.parent.resolve() / source.path.name
     for path in wanted:
         if path.exists():
+            if path.resolve() != inside / path.relative_to(source.path):
+                raise ValueError(
+                    f"{path} is a link, or in a folder that is one, to {path.resolve()}; a store of others could so "
+                    "name any file: put the file itself in its place, or remove it"
+                )
             place = target.path / path.relative_to(source.path)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, place)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from counterpoise_study.cells import Progress, Stage
+from counterpoise_study.cells import Progress, Stage, is_cell_id
 
 EventKind = Literal["started", "committed", "failed", "lost", "again"]
 """`lost`: the process ended without a word; `again`: earlier ends of the task do not count any more."""
@@ -160,6 +160,9 @@ def _parsed(line: bytes, *, where: str) -> Event:
     required: Iterable[str] = ("cell", "stage", "kind")
     if not isinstance(found, dict) or not names >= found.keys() or not all(name in found for name in required):
         raise ValueError(f"{where} is no event of a task; it was written by another version, or by something else")
+    # Folders are named by it, and files in them are written and removed.
+    if not is_cell_id(found["cell"]):
+        raise ValueError(f"{where} names the cell {found['cell']!r}, which is no id; it is not of a store's making")
     if found["stage"] not in get_args(Stage) or found["kind"] not in get_args(EventKind):
         raise ValueError(f"{where} has the unknown stage or kind {found['stage']!r}, {found['kind']!r}")
     return Event(**found)
