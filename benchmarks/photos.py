@@ -99,7 +99,7 @@ def predicted(place: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _command(words: list[str | Path], folder: Path) -> None:
     progress(" ".join(map(str, words)))
-    subprocess.run(words, cwd=folder, check=True)
+    subprocess.run(words, cwd=folder, check=True, stdout=sys.stderr)  # standard output is for the JSON
 
 
 if __name__ == "__main__":

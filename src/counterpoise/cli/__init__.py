@@ -14,6 +14,7 @@ COMMANDS = {
     "predict": "write what a trained model says about a data set",
     "export": "write a trained model to deploy or to share",
     "evaluate": "measure how far predictions can be trusted; compare models",
+    "check": "decide whether a model meets requirements, for CI",
     "recipes": "list the recipes",
     "methods": "list the training methods and their hyper-parameters",
     "info": "print the versions of counterpoise and what it runs on",

@@ -1,7 +1,7 @@
 """`counterpoise evaluate`: predictions on disk in, how far they can be trusted out."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,6 +20,7 @@ from counterpoise._choices import (
 from counterpoise._extras import require_installed
 from counterpoise._files import FilePath
 from counterpoise._text import printable
+from counterpoise.cli.columns import ColumnArguments, Flag
 from counterpoise.cli.engines import engine_of, require_one_engine
 from counterpoise.cli.paths import require_file_path, require_folder_path, require_prediction_files
 from counterpoise.cli.program import usage_errors
@@ -27,16 +28,12 @@ from counterpoise.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from counterpoise.metrics.comparison import Evaluation
-    from counterpoise.predictions import Columns
 
 MOST_BINS = 10_000
 """Each class keeps sums for each bin: many more would need more memory than there is."""
 
 _SECOND_OF_HASHING = 1 << 29
 """Bytes whose digest takes about a second."""
-
-Name = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
@@ -52,30 +49,7 @@ class Evaluate:
     """For each model a file, a folder or a glob of files, or a manifest of them; NAME is what it is called."""
     ood: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...", help_behavior_hint="")] = ()
     """Predictions for OOD samples, likewise: any number for one model, else one for each, in the same order."""
-    label: Name = None
-    """Column of labels, where its name does not tell."""
-    probabilities: Name = None
-    """Columns of probabilities: names or patterns such as 'p*', with commas between them."""
-    logits: Name = None
-    """Columns of logits, likewise."""
-    confidence: Name = None
-    """Column of the predicted class's probability, where nothing else is known."""
-    prediction: Name = None
-    """Column of the predicted class."""
-    correct: Name = None
-    """Column that says whether the prediction was right."""
-    id: Name = None
-    """Column of sample ids, which pair the samples of models."""
-    labels: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """File of labels, one for each row."""
-    class_names: Name = None
-    """Names of the outputs in order, with commas between them, where labels are text."""
-    percent: Flag = False
-    """Probabilities are percentages."""
-    one_hot: Flag = False
-    """Labels are rows with a single 1."""
-    multilabel: Flag = False
-    """Each class is a yes-or-no question of its own."""
+    columns: Annotated[ColumnArguments, tyro.conf.arg(name="")] = field(default_factory=ColumnArguments)
     read_as: Annotated[Literal["models", "shards"] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """What several files are, where they share no sample."""
     by: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN ...", help_behavior_hint="")] = ()
@@ -127,7 +101,7 @@ class Evaluate:
             require_score(self.score)
             if not self.predictions:
                 raise ValueError("evaluate needs at least one file of predictions")
-            columns = self._columns()
+            columns = self.columns.columns()
         named = [_named(argument) for argument in self.predictions]
         names, paths = [name for name, _ in named], [path for _, path in named]
         given: list[str | Path] = [*paths, *self.ood]
@@ -186,24 +160,6 @@ class Evaluate:
         for notice in evaluation.notices:
             print(f"counterpoise: note: {printable(notice)}", file=sys.stderr)
         print(self._printed(evaluation))
-
-    def _columns(self) -> "Columns":
-        from counterpoise.predictions import Columns
-
-        return Columns(
-            label=self.label,
-            probabilities=self.probabilities,
-            logits=self.logits,
-            confidence=self.confidence,
-            prediction=self.prediction,
-            correct=self.correct,
-            id=self.id,
-            labels=self.labels,
-            class_names=self.class_names,
-            percent=self.percent,
-            one_hot=self.one_hot,
-            multilabel=self.multilabel,
-        )
 
     def _printed(self, evaluation: "Evaluation") -> str:
         from counterpoise.report import numbers, terminal

@@ -9,7 +9,7 @@ import tyro
 
 from counterpoise._addresses import Address, as_path
 from counterpoise._extras import require_installed
-from counterpoise.cli.evaluate import Flag
+from counterpoise.cli.columns import Flag
 from counterpoise.cli.paths import require_file_path, require_folder_path
 from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import write

@@ -11,8 +11,8 @@ from counterpoise._addresses import Address, as_path
 from counterpoise._choices import DEFAULT_RISK
 from counterpoise._files import FilePath
 from counterpoise._text import printable
+from counterpoise.cli.columns import Flag
 from counterpoise.cli.engines import engine_of, require_one_engine
-from counterpoise.cli.evaluate import Flag
 from counterpoise.cli.paths import require_file_path, require_folder_path
 from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import ProgressLine, write

@@ -96,12 +96,12 @@ class AmbiguousInputError(PredictionFileError):
         """The same with the name of the file."""
         return AmbiguousInputError(f"{path}: {self.problem}", self.choices)
 
-    def as_commands(self, arguments: Sequence[str]) -> str:
+    def as_commands(self, arguments: Sequence[str], *, command: str = "evaluate") -> str:
         """The question with complete commands: the arguments that were given, and what was missing."""
         lines = []
         for choice, reason in self.choices:
-            command = shlex.join(["counterpoise", "evaluate", *arguments, *_options(choice)])
-            lines.append(f"  {command}" + (f"    # {reason}" if reason else ""))
+            words = shlex.join(["counterpoise", command, *arguments, *_options(choice)])
+            lines.append(f"  {words}" + (f"    # {reason}" if reason else ""))
         return "\n".join([f"{self.problem}. Run", *lines]) if lines else self.problem
 
     def _as_python(self) -> Iterator[str]:

@@ -1,0 +1,181 @@
+"""Requirements that a model must meet, and whether what was measured says that it does, does not, or cannot tell.
+
+A requirement is about the population that samples were drawn from. It is met where the whole interval of the metric, or
+of the difference from a base, is on the right side of the limit; it is missed where all of it is on the wrong side.
+Each of m requirements has a one-sided error of `(1 - level) / m`, so that all verdicts together are right with
+probability `level`, whatever the metrics have to do with each other (Bonferroni).
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from counterpoise.metrics.comparison import Evaluation
+from counterpoise.metrics.estimates import Estimate
+
+Outcome = Literal["met", "missed", "undecided"]
+
+BASE = "base"
+_RULE = re.compile(
+    r"\s*(?P<metric>[A-Za-z_]\w*)\s*(?P<sign><=|>=)\s*"
+    r"(?:(?P<base>base)\s*(?:(?P<direction>[+-])\s*(?P<margin>[0-9.eE+-]+))?|(?P<limit>[0-9.eE+-]+))\s*"
+)
+_GRAMMAR = "such as `ece <= 0.05`, `nll <= base` or `accuracy >= base - 0.005`"
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A limit of a metric, or of its difference from a base.
+
+    Attributes:
+        metric: key of it.
+        at_most: whether the limit is an upper one.
+        limit: of the metric, or of the model's value minus the base's.
+        relative: whether it is of the difference.
+
+    >>> Requirement.parsed("accuracy >= base - 0.005")
+    Requirement(metric='accuracy', at_most=False, limit=-0.005, relative=True)
+    """
+
+    metric: str
+    at_most: bool
+    limit: float
+    relative: bool = False
+
+    @classmethod
+    def parsed(cls, text: str) -> "Requirement":
+        """Read `METRIC <= LIMIT` or `METRIC >= LIMIT`, where LIMIT is a number, `base`, or `base` plus or minus one."""
+        found = _RULE.fullmatch(text)
+        if found is None:
+            raise ValueError(f"requirement {text!r} is not understood; write one {_GRAMMAR}")
+        written = found["limit"] or found["margin"] or "0"
+        try:
+            limit = float(written)
+        except ValueError:
+            raise ValueError(f"requirement {text!r}: {written!r} is no number; write one {_GRAMMAR}") from None
+        if not math.isfinite(limit):
+            raise ValueError(f"requirement {text!r}: the limit must be finite")
+        signed = -limit if found["direction"] == "-" else limit
+        return cls(found["metric"], found["sign"] == "<=", signed, relative=found["base"] is not None)
+
+    def __str__(self) -> str:
+        margin = f" {'-' if self.limit < 0 else '+'} {abs(self.limit):g}" if self.limit else ""
+        limit = f"{BASE}{margin}" if self.relative else f"{self.limit:g}"
+        return f"{self.metric} {'<=' if self.at_most else '>='} {limit}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was measured says of one requirement.
+
+    Attributes:
+        requirement: of which.
+        outcome: met, missed, or undecided.
+        estimate: of the metric or of the difference, with the interval that decided.
+        paired: whether a difference is of the same samples.
+        samples: that were measured.
+        more_samples: that would decide it, if the value stayed as it is; None where it is decided, or no number would.
+    """
+
+    requirement: Requirement
+    outcome: Outcome
+    estimate: Estimate
+    paired: bool
+    samples: int
+    more_samples: int | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """All requirements of a model.
+
+    Attributes:
+        model: name of it.
+        base: name of what it is held against, or None.
+        level: probability that all verdicts are right.
+        verdicts: one for each requirement.
+    """
+
+    model: str
+    base: str | None
+    level: float
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Missed where any requirement is, else undecided where any is, else met."""
+        outcomes = {verdict.outcome for verdict in self.verdicts}
+        return "missed" if "missed" in outcomes else "undecided" if "undecided" in outcomes else "met"
+
+
+def interval_level(requirements: int, *, level: float) -> float:
+    """Coverage of the two-sided intervals, each side of which errs with `(1 - level) / requirements`.
+
+    >>> round(interval_level(1, level=0.95), 3), round(interval_level(5, level=0.95), 3)
+    (0.9, 0.98)
+    """
+    return 1 - 2 * (1 - level) / requirements
+
+
+def decide(evaluation: Evaluation, requirements: Sequence[Requirement], *, level: float) -> Decision:
+    """Hold a model against requirements.
+
+    Args:
+        evaluation: of the model alone, or of the base and then the model, with intervals of `interval_level`.
+        requirements: at least one.
+        level: probability that all verdicts are right.
+    """
+    if not requirements:
+        raise ValueError(f"there is nothing to decide; give requirements, {_GRAMMAR}")
+    *before, model = evaluation.models
+    base = before[0] if before else None
+    if base is None and (relative := [str(each) for each in requirements if each.relative]):
+        raise ValueError(f"{relative[0]} is about a base, and there is none: --against BASE")
+    paired = evaluation.comparison is not None
+    verdicts = []
+    for each in requirements:
+        known: list[Mapping[str, Estimate]] = [scores.estimates for scores in evaluation.models]
+        if any(each.metric not in estimates for estimates in (known if each.relative else known[-1:])):
+            raise ValueError(f"there is no metric {each.metric!r} here; there are {', '.join(known[-1])}")
+        estimate = known[-1][each.metric]
+        if each.relative:
+            estimate = (
+                evaluation.comparison.differences[0].estimates[each.metric]
+                if evaluation.comparison is not None
+                else _apart(known[0][each.metric], estimate)
+            )
+        verdicts.append(_verdict(each, estimate, paired=each.relative and paired, samples=model.samples))
+    return Decision(model.source.name, None if base is None else base.source.name, level, tuple(verdicts))
+
+
+def _verdict(requirement: Requirement, estimate: Estimate, *, paired: bool, samples: int) -> Verdict:
+    limit = requirement.limit
+    below, above = estimate.high <= limit, estimate.low >= limit
+    met, missed = (below, estimate.low > limit) if requirement.at_most else (above, estimate.high < limit)
+    outcome: Outcome = "met" if met else "missed" if missed else "undecided"
+    more = None if outcome != "undecided" else _more_samples(estimate, limit=limit, samples=samples)
+    return Verdict(requirement, outcome, estimate, paired, samples, more)
+
+
+def _more_samples(estimate: Estimate, *, limit: float, samples: int) -> int | None:
+    """Intervals shrink with the root of the samples, around their middle: plug-in errors are biased, it is not."""
+    middle = (estimate.low + estimate.high) / 2
+    half, distance = (estimate.high - estimate.low) / 2, abs(middle - limit)
+    if not (math.isfinite(half) and distance > 0):
+        return None
+    return max(1, math.ceil(samples * ((half / distance) ** 2 - 1)))
+
+
+def _apart(base: Estimate, model: Estimate) -> Estimate:
+    """The difference of two independent estimates, by the distances of their limits, squared and added.
+
+    Zou and Donner, Statistics in Medicine 2008 (MOVER).
+    """
+    value = model.value - base.value
+    centres = [(each.low + each.high) / 2 for each in (base, model)]
+    middle = centres[1] - centres[0]
+    low = middle - math.hypot(centres[1] - model.low, base.high - centres[0])
+    high = middle + math.hypot(model.high - centres[1], centres[0] - base.low)
+    return Estimate(value, low, high)

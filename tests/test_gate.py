@@ -1,0 +1,203 @@
+"""Requirements: how they are read, when they are met, and what a CI system is told."""
+
+import json
+import math
+import xml.etree.ElementTree as ET
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterpoise import compare, evaluate
+from counterpoise.cli import parse
+from counterpoise.cli.check import EXIT_MISSED, EXIT_UNDECIDED, read_rules
+from counterpoise.metrics.comparison import as_evaluation
+from counterpoise.metrics.gate import Decision, Requirement, decide, interval_level
+from counterpoise.report import decisions
+from counterpoise.testing import assert_calibrated
+
+
+def logits_of(count, *, scale=3.0, noise=0.0, seed=0, classes=5):
+    """Logits and labels; at a scale of 3 and without noise, confidence is honest."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, classes, (count,), generator=generator)
+    logits = torch.randn(count, classes, generator=generator)
+    logits[torch.arange(count), labels] += 3.0
+    return scale * (logits + noise * torch.randn(count, classes, generator=generator)), labels
+
+
+@given(
+    st.sampled_from(["ece", "accuracy", "my_metric"]),
+    st.booleans(),
+    st.floats(-1e3, 1e3).map(lambda value: float(f"{value:g}")),
+    st.booleans(),
+)
+def test_requirements_are_read_as_they_are_written(metric, at_most, limit, relative):
+    written = Requirement(metric, at_most, limit + 0.0, relative=relative)
+    assert Requirement.parsed(str(written)) == written
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ece",
+        "ece < 0.05",
+        "ece <= five",
+        "ece <= base * 2",
+        "0.05 >= ece",
+        "ece <= 1e999",
+        "a b <= 1",
+        "ece <= 1-1",
+    ],
+)
+def test_what_is_no_requirement_is_refused(text):
+    with pytest.raises(ValueError, match="requirement "):
+        Requirement.parsed(text)
+
+
+@pytest.mark.parametrize("at_most", [True, False])
+def test_a_requirement_is_decided_by_the_whole_interval(at_most):
+    logits, labels = logits_of(500)
+    scores = as_evaluation(evaluate(logits=logits, labels=labels, level=0.9))
+    estimate = scores.models[0].estimates["accuracy"]
+    eps = 1e-9
+    expected = {
+        estimate.high + eps: "met" if at_most else "missed",
+        estimate.value: "undecided",
+        estimate.low - eps: "missed" if at_most else "met",
+    }
+    for limit, outcome in expected.items():
+        (verdict,) = decide(scores, [Requirement("accuracy", at_most, limit)], level=0.95).verdicts
+        assert verdict.outcome == outcome
+        assert (verdict.more_samples is None) == (
+            outcome != "undecided" or abs(limit - (estimate.low + estimate.high) / 2) < 1e-12
+        )
+
+
+def test_more_requirements_need_more_evidence():
+    assert interval_level(1, level=0.95) == pytest.approx(0.9)
+    assert interval_level(10, level=0.95) == pytest.approx(0.99)
+
+
+def test_differences_of_the_same_samples_are_paired_and_of_others_wider():
+    first, labels = logits_of(1000, noise=0.3, seed=1)
+    second = first + 0.1 * torch.randn(first.shape, generator=torch.Generator().manual_seed(2))
+    other, other_labels = logits_of(1000, noise=0.3, seed=3)
+    requirement = [Requirement.parsed("accuracy >= base - 0.01")]
+    together = compare({"base": {"logits": first}, "new": {"logits": second}}, labels=labels, level=0.9)
+    (paired,) = decide(together, requirement, level=0.95).verdicts
+    assert paired.paired
+    assert paired.outcome == "met"
+    models = [
+        evaluate(logits=each, labels=truth, level=0.9) for each, truth in ((first, labels), (other, other_labels))
+    ]
+    apart = type(together)(models)
+    (unpaired,) = decide(apart, requirement, level=0.95).verdicts
+    assert not unpaired.paired
+    assert unpaired.estimate.high - unpaired.estimate.low > 2 * (paired.estimate.high - paired.estimate.low)
+    # Two proportions, by the textbook.
+    p, q = (each.estimates["accuracy"].value for each in models)
+    half = 1.645 * math.sqrt(p * (1 - p) / 1000 + q * (1 - q) / 1000)
+    assert unpaired.estimate.high - unpaired.estimate.low == pytest.approx(2 * half, rel=0.05)
+
+
+def files(tmp_path, *, count=400):
+    paths = []
+    for name, noise in (("base", 0.5), ("new", 0.0)):
+        logits, labels = logits_of(count, noise=noise, scale=3.0)
+        path = tmp_path / f"{name}.csv"
+        rows = [",".join(["id", "label", *(f"p{k}" for k in range(5))])]
+        rows += [
+            ",".join([str(row), str(int(label)), *(f"{value:.6f}" for value in probabilities)])
+            for row, (label, probabilities) in enumerate(zip(labels, logits.softmax(-1), strict=True))
+        ]
+        path.write_text("\n".join(rows))
+        paths.append(str(path))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("require", "code"),
+    [
+        (["accuracy >= 0.5", "accuracy >= base - 0.05"], 0),
+        (["accuracy >= 0.5", "ece <= 0.000001", "accuracy >= 0.99"], EXIT_MISSED),
+        (["accuracy >= 0.5", "nll <= base - 0.01"], EXIT_UNDECIDED),
+    ],
+)
+def test_the_exit_code_is_the_decision(tmp_path, capsys, require, code):
+    base, new = files(tmp_path, count=400 if code != EXIT_UNDECIDED else 40)
+    junit, summary = tmp_path / "junit.xml", tmp_path / "summary.md"
+    summary.write_text("# Before\n")
+    command = ["check", new, "--against", base, "--require", *require, "--junit", str(junit), "--summary", str(summary)]
+    with pytest.raises(SystemExit) as ended:
+        parse([*command, "--json"]).run()
+    found = json.loads(capsys.readouterr().out)
+    assert ended.value.code == code, found
+    outcomes = [verdict["outcome"] for verdict in found["verdicts"]]
+    suite = ET.fromstring(junit.read_text())  # noqa: S314 (our own)
+    assert len(suite.findall("testcase")) == len(require)
+    assert len(suite.findall("testcase/failure")) == outcomes.count("missed")
+    assert len(suite.findall("testcase/error")) == outcomes.count("undecided")
+    assert summary.read_text().startswith("# Before\n")
+    assert all(word.split()[0] in summary.read_text() for word in require)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("require = 3", "require must be a list of texts"),
+        ("limits = []", "there is no key limits; there are require, level"),
+        ("require = [", "--rules .*rules.toml: "),
+        ("level = 2", "level must lie between 0 and 1"),
+    ],
+)
+def test_rules_that_are_not_understood_are_refused(tmp_path, text, message):
+    path = tmp_path / "rules.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_rules(path)
+
+
+def test_rules_of_a_file_join_those_of_the_command(tmp_path, capsys):
+    rules = tmp_path / "rules.toml"
+    rules.write_text('require = ["nll <= 5"]\nlevel = 0.9\n')
+    with pytest.raises(SystemExit):
+        parse(["check", files(tmp_path)[1], "--require", "accuracy >= 0.5", "--rules", str(rules)]).run()
+    printed = capsys.readouterr().out
+    assert "nll <= 5" in printed
+    assert "right with 90%" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "check needs requirements"),
+        (["--require", "nll <= base"], "is about a base: name its predictions with --against"),
+        (["--require", "necessity <= 1"], "there is no metric 'necessity' here; there are accuracy"),
+    ],
+)
+def test_what_cannot_be_checked_is_said(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        parse(["check", files(tmp_path)[1], *arguments]).run()
+
+
+def test_an_assertion_for_tests():
+    logits, labels = logits_of(600)
+    assert_calibrated({"logits": logits}, "accuracy >= 0.5", "ece <= 0.2", labels=labels)
+    with pytest.raises(AssertionError, match=r"accuracy >= 0.999 is missed: .* to "):
+        assert_calibrated({"logits": logits}, "accuracy >= 0.999", labels=labels)
+    value = evaluate(logits=logits, labels=labels).estimates["accuracy"].value
+    with pytest.raises(AssertionError, match="more samples would decide"):
+        assert_calibrated({"logits": logits}, f"accuracy >= {value}", labels=labels)
+    assert_calibrated({"logits": logits}, f"accuracy >= {value}", labels=labels, allow_undecided=True)
+
+
+def test_unknown_limits_are_null_in_json():
+    logits, labels = logits_of(30)
+    decision = decide(
+        as_evaluation(evaluate(logits=logits, labels=labels)), [Requirement("ece", True, 0.1)], level=0.95
+    )
+    assert isinstance(decision, Decision)
+    assert json.loads(decisions.as_json(decision))["schema"] == decisions.SCHEMA
