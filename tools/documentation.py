@@ -242,7 +242,9 @@ def method_cost_section(document: dict[str, Any]) -> str:
         )
         for found in document["figures"]["methods"].values()
     ]
-    return markdown_table(("over cross-entropy", "training time", "peak memory", "inference time"), rows)
+    table = markdown_table(("over cross-entropy", "training time", "peak memory", "inference time"), rows)
+    short = scaling_tables.not_reached(document["checks"])
+    return "\n".join([table, "", "Not reached:", "", *short]) if short else table
 
 
 def diagnosis_section(document: dict[str, Any]) -> str:

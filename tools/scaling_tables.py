@@ -198,20 +198,22 @@ def scaleout_more_section(document: dict[str, Any]) -> str:
         f"{compared['values']:,} values the largest difference from two single files is {compared['difference']:.1e}."
     )
     filled = [textwrap.fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
-    return "\n".join([*filled, "", "Not reached:", "", *_not_reached(document["checks"])])
+    return "\n".join([*filled, "", "Not reached:", "", *not_reached(document["checks"])])
 
 
-def _not_reached(checks: Sequence[Mapping[str, Any]]) -> list[str]:
+def not_reached(checks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Of each quantity that had an upper limit in some runs and was above it: the limit, and what was measured."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for check in checks:
         if not check["passed"]:
             found.setdefault(check["name"].rpartition(": ")[2], []).append(check)
-    return [
-        f"- {name}: at most {short[0]['at_most']:,} wanted, {_range([check['measured'] for check in short])} in "
-        f"{len(short)} of {sum(check['name'].endswith(name) for check in checks)} runs"
-        for name, short in found.items()
-    ]
+    lines = []
+    for name, short in found.items():
+        runs = sum(check["name"].endswith(name) for check in checks)
+        often = f" in {len(short)} of {runs} runs" if runs > 1 else ""
+        measured = _range([check["measured"] for check in short])
+        lines.append(f"- {name}: at most {short[0]['at_most']:,} wanted, {measured} measured{often}")
+    return lines
 
 
 def _range(values: Sequence[float]) -> str:
