@@ -248,7 +248,7 @@ def run_trials(recipes: Mapping[str, Recipe], trials: int, *, seed: int) -> Tria
             reference, begun, seconds = references[combination]
             folder = Path(scratch) / f"trial-{trial}"
             first = 0.0 if recipe.engine.processes == 1 and moments.random() < EARLY else begun
-            victim = trial % recipe.engine.processes
+            victim = trial // len(combinations) % recipe.engine.processes
             while (kill := interrupted(recipe, folder, victim=victim, after=moments.uniform(first, seconds))) is None:
                 # It was faster than the reference, and ended by itself.
                 shutil.rmtree(folder)
