@@ -137,6 +137,11 @@ def _rank_steps(case: Case) -> dict[str, Any]:
     return {"losses": losses, "parameters": _parameters(objective), "sent": sum(link.sent for link in role.links)}
 
 
+def preload(*modules: str) -> None:
+    """Have ranks begin with what they need, so that each of them imports nothing; before the first of them."""
+    _LAUNCH.set_forkserver_preload([__name__, *modules])
+
+
 def run_ranks(count: int, work: Callable[[], Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Do some work on so many ranks of a job over gloo, with a thread each; what each of them found, by rank."""
     with tempfile.TemporaryDirectory() as folder:
