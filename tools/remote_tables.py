@@ -35,6 +35,7 @@ def remote_section(document: dict[str, Any]) -> str:
     modelled = next(check["measured"] for check in document["checks"] if check["name"].endswith("by the model"))
     rows.append(("step over that of the slower role alone, by the model", f"{modelled:.3f}"))
     rows.append(("exchange of logits, both sides ready", f"{1e3 * figures['seconds of an exchange']:.2f} ms"))
+    rows.append(("processes that wanted one of the two cores", f"{figures['processes that wanted a core']:.1f}"))
     missed = [check for check in document["checks"] if not check["passed"]]
     notes = [f"- {check['name']}: {check['measured']:.3g}, at most {check['at_most']:g} wanted" for check in missed]
     return markdown_table(("", "measured"), rows) + ("\n\nNot reached:\n\n" + "\n".join(notes) if notes else "")
