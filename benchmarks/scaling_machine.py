@@ -260,12 +260,13 @@ def _sent_by(run: Callable[[], object]) -> int:
     """Bytes that this process puts on the wire, by the kernel's own count for its connections (Linux)."""
     run()
     dist.barrier()
-    before = _bytes_sent()
+    before = bytes_sent()
     run()
-    return _bytes_sent() - before
+    return bytes_sent() - before
 
 
-def _bytes_sent() -> int:
+def bytes_sent() -> int:
+    """Bytes that the connections of this process have put on the wire, by the kernel's own count (Linux)."""
     total = 0
     for entry in Path("/proc/self/fd").iterdir():
         try:

@@ -1,7 +1,8 @@
 """Small runs in a script of its own, so that launchers can start them on several processes.
 
-`python parallel_run.py FOLDER DEVICES NAME,STRATEGY,METHOD,plain|batchnorm[,stop|resume|uneven|told] ...`: one after
-another, each in a folder of its name. To start two processes that import the engine takes half a minute.
+`python parallel_run.py FOLDER DEVICES NAME,STRATEGY,METHOD,plain|batchnorm[,ACTION] ...`: one after another, each in a
+folder of its name; actions are stop, resume, uneven, told and remote. To start two processes that import the engine
+takes half a minute.
 """
 
 import atexit
@@ -66,14 +67,18 @@ def note_how_it_ended(folder: Path, holders: list[int]) -> None:
 
 
 def run(folder: Path, *, devices: int, strategy: str, method: str, network: str, action: str = "train") -> None:
-    """Train, or what the action says; `told` is a run that is told to end, and then resumed."""
+    """Train, or what the action says.
+
+    `told` is a run that is told to end, and then resumed; in `remote` all processes but one train the auxiliary.
+    """
     # Two ranks share 8 images of 9; of 17 in batches of 8 the first rank has a batch more than the second.
     changes: dict[str, Any] = {"data__validation": 17, "evaluation__batch": 9}
     method, savings = VARIANTS.get(method, (method, SavingOptions()))
     recipe = small_recipe(
         method,
         savings=savings,
-        engine__devices=devices,
+        engine__devices=1 if action == "remote" else devices,
+        engine__auxiliary_devices=devices - 1 if action == "remote" else 0,
         engine__strategy=strategy,
         # The average has BatchNorm statistics of its own, which ranks must share as well.
         engine__ema=0.8 if network == "batchnorm" and strategy == "ddp" else None,

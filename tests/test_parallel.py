@@ -65,7 +65,7 @@ def by_torchrun(made_once, programs):
         whole, cut, told = "whole,ddp,mte1,batchnorm", "broken,ddp,mte1,batchnorm", "told,ddp,mte1,plain,told"
         python = programs / "python"
         run(python, folder, f"{cut},stop", told, whole, launcher=torchrun(2))
-        run(python, folder, f"{cut},resume", launcher=torchrun(2))
+        run(python, folder, "remote,auto,mte1,plain,remote", f"{cut},resume", launcher=torchrun(2))
 
     return made_once("by_torchrun", make)
 
@@ -97,6 +97,14 @@ def test_losses_of_two_processes_are_those_of_one(tmp_path, by_lightning, method
 def test_two_processes_resume_with_the_same_bits(by_torchrun):
     """With BatchNorm; the first part is the same run, cut after an epoch."""
     assert ending(by_torchrun / "broken") == ending(by_torchrun / "whole")
+
+
+def test_an_auxiliary_in_another_process_changes_nothing(by_torchrun, alone):
+    found, expected = (by_torchrun / "remote", alone)
+    assert [row["loss_hex"] for row in rows(found)] == [row["loss_hex"] for row in rows(expected)]
+    one, other = (load_file(RunFolder(folder).primary) for folder in (found, expected))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("last", ["whole", "broken"])

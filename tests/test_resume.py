@@ -196,10 +196,11 @@ def test_checkpoints_hold_data_and_never_code(tmp_path):
         (lambda _: {"mte1, memory": interruptions.finetuning()["mte1, memory"]}, 3),
         pytest.param(lambda _: interruptions.finetuning(), 6, marks=pytest.mark.long),
         (interruptions.webdataset, 2),
+        (lambda _: {"mte1": next(iter(interruptions.remote().values()))}, 2),
     ],
 )
 def test_killed_runs_end_with_the_same_bits(real_data, tmp_path, monkeypatch, recipes, trials):
     """The short form of `python -m benchmarks.interruptions`."""
     monkeypatch.setenv("COUNTERPOISE_DATA", str(real_data("cifar10")))
-    same, _ = interruptions.run_trials(recipes(tmp_path), trials, seed=0)
+    same = interruptions.run_trials(recipes(tmp_path), trials, seed=0).same
     assert same == trials

@@ -27,6 +27,7 @@ from tools.coverage_tables import few_errors_section, paired_section
 from tools.guarantees_tables import guarantees_section
 from tools.headline import headline_section
 from tools.markdown import markdown_table, replace_section
+from tools.remote_tables import remote_section
 from tools.study_claims import claims_section, verdicts_section
 
 ROOT = Path(__file__).parent.parent
@@ -178,12 +179,15 @@ def training_section(document: dict[str, Any]) -> str:
 
 def interruptions_section(document: dict[str, Any]) -> str:
     """How many killed runs ended as if nothing had happened, and where the kills fell."""
-    figures, (check,) = document["figures"], document["checks"]
+    figures, (check, *others) = document["figures"], document["checks"]
     places = ", ".join(f"{count} {place}" for place, count in figures["killed in the state"].items())
     text = (
         f"{check['measured']} of {figures['trials']} runs, killed at a random moment and resumed, ended with the same "
         f"SHA-256 over the complete state and the same losses. The kills fell: {places}."
     )
+    if others:
+        victims = ", ".join(f"{count} {role}" for role, count in figures["killed"].items())
+        text += f" They hit: {victims}. The other processes had ended after at most {others[0]['measured']:.1f} s."
     return textwrap.fill(text, width=120)
 
 
@@ -279,12 +283,14 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "training": ("runs.md", training_section),
     "interruptions": ("runs.md", interruptions_section),
     "interruptions_webdataset": ("runs.md", interruptions_section),
+    "interruptions_remote": ("runs.md", interruptions_section),
     "export": ("runs.md", export_section),
     "studies": ("benchmark.md", studies_section),
     "grid": ("benchmark.md", grid_section),
     "method_cost": ("cost.md", method_cost_section),
     "diagnosis": ("study.md", diagnosis_section),
     "comparison": ("comparison.md", comparison_section),
+    "remote": ("scaling.md", remote_section),
     **{name: ("scaling.md", section) for name, section in scaling_tables.SECTIONS.items()},
 }
 """By benchmark: the page that shows its figures, and how."""

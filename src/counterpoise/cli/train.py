@@ -66,9 +66,7 @@ class Train:
         folder = self._folder(self.config)
         require_possible(self.config, root=self.data_root)
         require_folder_path(folder, option="--out")
-        if (
-            self.config.engine.devices * self.config.engine.nodes == 1
-        ):  # else the run may be this one's, of another rank
+        if self.config.engine.processes == 1:  # else the run may be this one's, of another rank
             require_new(RunFolder(folder))
         from counterpoise.training import train
 

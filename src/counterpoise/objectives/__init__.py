@@ -6,6 +6,7 @@ from counterpoise.objectives.kept import KeptPredictions
 from counterpoise.objectives.mutual_transport import MutualTransport
 from counterpoise.objectives.output import ObjectiveOutput
 from counterpoise.objectives.protocol import Objective, is_objective
+from counterpoise.objectives.remote import Link, Remote, RemoteAuxiliary, Role, assign_roles
 from counterpoise.objectives.schedules import AlphaSchedule, linear_warmup
 from counterpoise.objectives.self_distillation import SelfDistillation
 from counterpoise.objectives.supervised import Loss, LossSum, SupervisedObjective
@@ -16,6 +17,7 @@ __all__ = [
     "Cached",
     "DeepMutualLearning",
     "KeptPredictions",
+    "Link",
     "Loss",
     "LossSum",
     "MovingAverage",
@@ -24,12 +26,16 @@ __all__ = [
     "ObjectiveOutput",
     "OnDevice",
     "OwnView",
+    "Remote",
+    "RemoteAuxiliary",
+    "Role",
     "Seldom",
     "SelfDistillation",
     "SharedTrunk",
     "Smaller",
     "Step",
     "SupervisedObjective",
+    "assign_roles",
     "halfway",
     "is_objective",
     "linear_warmup",

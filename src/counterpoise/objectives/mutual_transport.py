@@ -19,6 +19,7 @@ from counterpoise.objectives.models import (
     require_model,
 )
 from counterpoise.objectives.output import ObjectiveOutput
+from counterpoise.objectives.remote import Remote, RemoteAuxiliary, Role
 from counterpoise.objectives.schedules import AlphaSchedule, require_weight
 from counterpoise.objectives.supervised import evaluation_output
 from counterpoise.objectives.trunk import recorded
@@ -38,7 +39,8 @@ class MutualTransport(nn.Module):
     Args:
         primary: the model to ship; returns logits `[..., K]`, or an object or mapping with `logits`.
         auxiliaries: any number of models with logits of the same shape, or kinds of `counterpoise.objectives` that cost
-            less: `SharedTrunk`, `Seldom`, `Cached`, `Smaller`, `OwnView`, `MovingAverage`, `OnDevice`.
+            less: `SharedTrunk`, `Seldom`, `Cached`, `Smaller`, `OwnView`, `MovingAverage`, `OnDevice`; or `Remote`,
+            which other processes train.
         alpha: weight of the pull towards the auxiliaries; a number, or a function of progress in [0, 1].
         ignore_index: positions with this label take no part in any term.
         process_group: over which each batch is sharded. Needed only where shards are of uneven weight.
@@ -98,6 +100,24 @@ class MutualTransport(nn.Module):
         """Tell the alpha schedule how far training is, from 0.0 to 1.0; a constant alpha stays."""
         if callable(self.schedule):
             self._alpha = _at(self.schedule, progress)
+
+    def in_role(self, role: Role) -> "MutualTransport | RemoteAuxiliary":
+        """What one process trains of this where auxiliaries run in other processes: the primary, or one auxiliary."""
+        if role.auxiliary is not None:
+            return RemoteAuxiliary(
+                self.get_submodule(f"auxiliaries.{role.auxiliary}"),
+                role.links[0],
+                ignore_index=self.ignore_index,
+                process_group=role.group,
+            )
+        if len(role.links) != len(self.auxiliaries):
+            raise ValueError(
+                f"{len(self.auxiliaries)} auxiliaries need ranks of their own, {len(role.links)} have some"
+            )
+        remote = [Remote(link) for link in role.links]
+        return MutualTransport(
+            self.primary, remote, self.schedule, ignore_index=self.ignore_index, process_group=role.group
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "MutualTransport":
         return copied(self, memo)

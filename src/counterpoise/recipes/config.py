@@ -13,6 +13,7 @@ from counterpoise._choices import SEVERITIES, TRANSFORMS
 from counterpoise._documents import from_document, to_document
 from counterpoise.models import Backbone
 from counterpoise.recipes.checks import corruption_names, negative, not_between_0_and_1, not_positive, refuse
+from counterpoise.recipes.combinations import method_problems
 from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest, first_name, first_value
 from counterpoise.recipes.methods import METHODS, method_named
 from counterpoise.recipes.savings import SavingOptions, with_savings
@@ -204,6 +205,9 @@ class EngineOptions:
     """Kind of device."""
     devices: int = 1
     """Devices on each machine, one process for each; the batch is divided between them."""
+    auxiliary_devices: int = 0
+    """Further devices on each machine, one process for each, that train the auxiliaries; 0 to train them with the
+    primary on its devices."""
     nodes: int = 1
     """Machines."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
@@ -234,9 +238,17 @@ class EngineOptions:
             "engine.threads": self.threads,
         }
         problems = not_positive(sizes) + not_between_0_and_1({"engine.ema": self.ema})
+        problems += negative({"engine.auxiliary_devices": self.auxiliary_devices})
+        if self.auxiliary_devices and (self.strategy == "fsdp" or self.precision == "float16" or self.compile):
+            problems.append("engine.auxiliary_devices goes with neither fsdp nor float16 nor engine.compile")
         if self.strategy == "fsdp" and (self.ema is not None or self.precision == "float16"):
             problems.append("engine.strategy fsdp takes neither engine.ema nor float16; use ddp, or bfloat16")
         refuse(problems)
+
+    @property
+    def processes(self) -> int:
+        """Of the whole run."""
+        return (self.devices + self.auxiliary_devices) * self.nodes
 
 
 @dataclass(frozen=True)
@@ -306,32 +318,22 @@ class Recipe:
         )
         if self.seed > LARGEST_SEED:
             problems.append(f"seed must be at most {LARGEST_SEED:,}, got {self.seed}")
-        if self.batch % (devices := self.engine.devices * self.engine.nodes):
-            problems.append(f"batch {self.batch} cannot be divided between {devices} devices")
         if self.optimizer.frozen_epochs >= self.epochs:
             problems.append(f"optimizer.frozen_epochs must be below epochs, {self.epochs}")
-        # A record may be read where its method, somebody's own, is not known: training asks for it by name.
-        method = METHODS.get(self.method)
-        if method is not None and method.prunes and self.data.pipeline == "stream":
-            problems.append(f"{self.method} prunes its samples, which needs data.pipeline memory")
-        if method is not None and method.prunes and self.data.balance == "sampler":
-            problems.append(f"{self.method} prunes its samples, which leaves no choice to data.balance sampler")
-        if method is not None and not method.soft_labels and self.data.mixes:
-            able = ", ".join(name for name, other in METHODS.items() if other.soft_labels)
-            problems.append(
-                f"{self.method} needs one class for each image, which data.mixup and data.cutmix do not leave; methods "
-                f"that take mixed images are {able}"
-            )
-        if method is not None and method.savings is None and self.savings != SavingOptions():
-            able = ", ".join(name for name, other in METHODS.items() if other.savings is not None)
-            problems.append(
-                f"{self.method} has no auxiliaries that could save anything; methods that have some are {able}"
-            )
-        if self.savings.cached and self.data.mixes:
-            problems.append("savings.cached keeps what was said of whole images: leave out data.mixup and data.cutmix")
+        problems += method_problems(
+            self.method,
+            savings=self.savings,
+            streams=self.data.pipeline == "stream",
+            balances=self.data.balance == "sampler",
+            mixes=self.data.mixes,
+            batch=self.batch,
+            primary_ranks=self.engine.devices * self.engine.nodes,
+            auxiliary_ranks=self.engine.auxiliary_devices * self.engine.nodes,
+        )
         refuse(problems)
-        if method is not None:
-            method.choice(self.hyper)
+        # A record may be read where its method, somebody's own, is not known: training asks for it by name.
+        if self.method in METHODS:
+            METHODS[self.method].choice(self.hyper)
 
     @property
     def choice(self) -> dict[str, float]:

@@ -23,6 +23,7 @@ NOT_SEARCHED = {
     "data.validation": _OTHER_IMAGES,
     "data.limit": _OTHER_IMAGES,
     "engine.devices": _ONE_DEVICE,
+    "engine.auxiliary_devices": "stays 0: a trial runs on one device, and several processes share a search",
     "engine.nodes": _ONE_DEVICE,
 }
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.recipes.config import PruningOptions
-from counterpoise.training.distributed import is_first_rank, world_size
+from counterpoise.training.distributed import is_first_rank, place_in, world_size
 from counterpoise.training.evaluation import VALIDATION_METRICS
 from counterpoise.training.folder import RowLog
 from counterpoise.training.module import REMEDY, ObjectiveModule
@@ -88,6 +88,7 @@ class RunLogs(L.Callback):
         self._pending: list[tuple[int, int, Tensor, float]] = []
         self._losses, self._count = 0.0, 0
         self._images, self._started = 0, 0.0
+        self._group: dist.ProcessGroup | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """What the row of the running epoch is made of."""
@@ -99,6 +100,7 @@ class RunLogs(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clock."""
+        self._group = place_in(trainer).group
         self._started, self._images = time.monotonic(), 0
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -110,7 +112,7 @@ class RunLogs(L.Callback):
     ) -> None:
         """Remember the loss; look at it later."""
         rate = trainer.optimizers[0].param_groups[0]["lr"]
-        self._images += len(batch.labels) * trainer.world_size
+        self._images += len(batch.labels) * (1 if self._group is None else dist.get_world_size(self._group))
         self._pending.append((trainer.global_step, trainer.current_epoch, outputs["loss"].detach(), rate))
         if len(self._pending) >= _BUFFERED:
             self.flush()
@@ -124,10 +126,10 @@ class RunLogs(L.Callback):
         if not self._pending:
             return
         stacked = torch.stack([loss for _, _, loss, _ in self._pending])
-        if world_size() > 1:
+        if self._group is not None:
             # Each rank has the loss of its share of the batch.
-            dist.all_reduce(stacked)
-            stacked /= world_size()
+            dist.all_reduce(stacked, group=self._group)
+            stacked /= dist.get_world_size(self._group)
         losses = stacked.cpu().double().tolist()
         self._losses, self._count = self._losses + sum(losses), self._count + len(losses)
         rows = [

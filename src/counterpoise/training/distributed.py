@@ -3,9 +3,11 @@
 import atexit
 import gc
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import lightning as L  # noqa: N812
 import torch
 import torch.distributed as dist
 
@@ -15,6 +17,8 @@ import torch.distributed.nn
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+
+from counterpoise.objectives import Role
 
 
 def world_size() -> int:
@@ -37,6 +41,36 @@ def settle_rank(processes: int) -> None:
     """Be the first process of a run for one, whatever rank the environment names: it may be that of a job array."""
     if processes == 1:
         rank_zero_only.rank = 0  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands among those that share its batches.
+
+    Attributes:
+        rank: among them.
+        world: how many they are.
+        group: of them, or None where this process is alone.
+        role: what it does where auxiliaries train in other processes; None where all do the same.
+    """
+
+    rank: int
+    world: int
+    group: dist.ProcessGroup | None
+    role: Role | None = None
+
+    @property
+    def has_primary(self) -> bool:
+        """Whether it trains what ships."""
+        return self.role is None or self.role.auxiliary is None
+
+
+def place_in(trainer: L.Trainer) -> Place:
+    """That of this process, once the ranks have found each other."""
+    role: Role | None = getattr(trainer.strategy, "role", None)
+    if role is not None:
+        return Place(role.rank, role.world, role.group, role)
+    return Place(trainer.global_rank, trainer.world_size, dist.group.WORLD if world_size() > 1 else None)
 
 
 @cache
@@ -68,20 +102,20 @@ def gathered(value: Any) -> list[Any]:
 
 
 @torch.no_grad()
-def average_buffers(module: nn.Module) -> None:
-    """Give every rank the mean of all ranks' floating-point buffers, such as BatchNorm's running statistics.
+def average_buffers(module: nn.Module, group: dist.ProcessGroup | None) -> None:
+    """Give every rank of a group the mean of their floating-point buffers, such as BatchNorm's running statistics.
 
     Ranks see different shares of each batch, so their statistics differ. They are exponential averages, which are
     linear: that they are averaged now changes nothing about what an average at a later time would give.
     """
-    if world_size() == 1:
+    if group is None:
         return
     buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
     if not buffers:
         return
     flat = torch.cat([buffer.reshape(-1).float() for buffer in buffers])
-    dist.all_reduce(flat)
-    flat /= world_size()
+    dist.all_reduce(flat, group=group)
+    flat /= dist.get_world_size(group)
     means = torch.split(flat, [buffer.numel() for buffer in buffers])
     for buffer, mean in zip(buffers, means, strict=True):
         buffer.copy_(mean.view_as(buffer))

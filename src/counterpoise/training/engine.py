@@ -33,6 +33,7 @@ from counterpoise.training.devices import computes_bfloat16, visible_devices
 from counterpoise.training.distributed import is_first_process, leave_group_at_exit, world_size
 from counterpoise.training.folder import EPOCH_COLUMNS, STEP_COLUMNS, RowLog, RunFolder
 from counterpoise.training.module import ObjectiveModule, RunDataModule
+from counterpoise.training.roles import RoleStrategy
 from counterpoise.training.saving import SaveCheckpoints, SaveRandomState, TerminationSignal, VerifiedCheckpointIO
 
 _FLAGS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
@@ -140,7 +141,7 @@ def build_trainer(recipe: Recipe, folder: RunFolder, *, step: int, callbacks: Se
     plugins += [precision] if precision is not None else []
     return L.Trainer(
         accelerator=engine.accelerator,
-        devices=engine.devices,
+        devices=engine.devices + engine.auxiliary_devices,
         num_nodes=engine.nodes,
         strategy=strategy,
         precision=None if precision is not None else _FLAGS[engine.precision],  # type: ignore[arg-type]
@@ -164,7 +165,7 @@ def _environment(engine: EngineOptions) -> list[ClusterEnvironment]:
     """Who started the processes, where Lightning would be wrong about it."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return []
-    if engine.devices * engine.nodes == 1:
+    if engine.processes == 1:
         return [LightningEnvironment()]  # and not a task of SLURM, of which there may be more, each with a run
     # A requeue would save a checkpoint of Lightning's own, which the run's manifest does not know.
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
@@ -173,7 +174,15 @@ def _environment(engine: EngineOptions) -> list[ClusterEnvironment]:
 def _strategy(recipe: Recipe) -> tuple[Strategy | str, VerifiedCheckpointIO]:
     """How the ranks share the work, and how what they save is written."""
     engine = recipe.engine
-    ranks = engine.devices * engine.nodes
+    ranks = engine.processes
+    if engine.auxiliary_devices:
+        strategy = RoleStrategy(
+            devices=engine.devices,
+            auxiliary_devices=engine.auxiliary_devices,
+            networks=METHODS[recipe.method].models - 1,
+            buffer_option=_buffer_option(),
+        )
+        return strategy, VerifiedCheckpointIO()
     if engine.strategy == "fsdp":
         from counterpoise.training.sharding import ShardedCheckpointIO, ShardedStrategy  # seconds to import
 
@@ -222,10 +231,12 @@ def device_type(engine: EngineOptions) -> str:
 def require_devices(engine: EngineOptions) -> None:
     """Refuse to train on devices that are not there."""
     kind, there = device_type(engine), visible_devices()
-    if kind != "cpu" and sum(name.startswith(f"{kind}:") for name in there) < engine.devices:
+    wanted = engine.devices + engine.auxiliary_devices
+    if kind != "cpu" and sum(name.startswith(f"{kind}:") for name in there) < wanted:
+        further = f" and engine.auxiliary_devices {engine.auxiliary_devices}" if engine.auxiliary_devices else ""
         raise ValueError(
-            f"engine.accelerator {engine.accelerator} with engine.devices {engine.devices} needs as many {kind} "
-            f"devices; torch sees {', '.join(there)} here; choose fewer, or engine.accelerator cpu"
+            f"engine.accelerator {engine.accelerator} with engine.devices {engine.devices}{further} needs as many "
+            f"{kind} devices; torch sees {', '.join(there)} here; choose fewer, or engine.accelerator cpu"
         )
 
 

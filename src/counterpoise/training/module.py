@@ -5,24 +5,23 @@ Learning rates are a function of progress alone, so that there is no scheduler w
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
 import lightning as L  # noqa: N812
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from counterpoise.data.balance import label_weights
 from counterpoise.data.memory import Batch, MemoryLoader, batches_of
-from counterpoise.objectives import Objective, ObjectiveOutput
+from counterpoise.objectives import Objective, ObjectiveOutput, Role
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.recipes.config import OptimizerOptions
 from counterpoise.training.data import Loader, RunData
 from counterpoise.training.devices import full_float32
-from counterpoise.training.distributed import average_buffers, shard, world_size
+from counterpoise.training.distributed import average_buffers, place_in, shard, world_size
 from counterpoise.training.evaluation import measured, measuring_streams
 from counterpoise.training.optimizers import DECIDED, build_optimizer, trunk_parameters
 
@@ -99,9 +98,26 @@ class ObjectiveModule(L.LightningModule):
         if self.sharded:
             assert self.device_mesh is not None
             shard(self.objective.models, self.device_mesh)
-        if world_size() > 1:
+        place = place_in(self.trainer)
+        if place.role is not None:
+            self._take(place.role)
+        if place.group is not None:
             # Terms over a batch (DCA, MDCA, MMCE) are those of the whole batch, not of a rank's share.
-            self.objective.process_group = dist.group.WORLD
+            self.objective.process_group = place.group
+
+    def _take(self, role: Role) -> None:
+        """Train the primary or an auxiliary alone; the other networks are other processes'."""
+        if not hasattr(self.objective, "in_role"):
+            raise ValueError(
+                f"{type(self.objective).__name__} has no in_role, by which its auxiliaries could train elsewhere; "
+                "leave engine.auxiliary_devices at 0"
+            )
+        self.objective = self.objective.in_role(role)
+        own = 0 if role.auxiliary is None else 1 + role.auxiliary
+        others = len(list(self.objective.models)) - 1
+        self.pretrained = [*self.pretrained[own : own + 1], *[False] * others]
+        if role.auxiliary is not None:
+            self.average = None
 
     def configure_optimizers(self) -> Optimizer:
         """That of the options, over the objective's parameters."""
@@ -172,7 +188,7 @@ class ObjectiveModule(L.LightningModule):
         """Forget the last epoch; every rank goes on with the same BatchNorm statistics."""
         for stream in self._streams:
             stream.reset()
-        average_buffers(self)
+        average_buffers(self, self.objective.process_group)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add the predictions of the model that ships."""
@@ -205,7 +221,8 @@ class RunDataModule(L.LightningDataModule):
     def setup(self, stage: str) -> None:
         """Make the loader before checkpoints are loaded into it and into what watches it."""
         assert self.trainer is not None
-        self.training = self.data.training(self.seed, self.trainer.global_rank, self.trainer.world_size)
+        place = place_in(self.trainer)
+        self.training = self.data.training(self.seed, place.rank, place.world)
         if not len(self.training):
             raise ValueError("an epoch has no step: the training images do not fill a batch")
         self.training.to(self.trainer.strategy.root_device)
@@ -217,7 +234,11 @@ class RunDataModule(L.LightningDataModule):
     def val_dataloader(self) -> "LateLoader":
         """The held-out images as they are; no rank sees one twice."""
         assert self.trainer is not None
-        rank, world, device = self.trainer.global_rank, self.trainer.world_size, self.trainer.strategy.root_device
+        place, device = place_in(self.trainer), self.trainer.strategy.root_device
+        if not place.has_primary:
+            # It says that it has a batch: without one the engine would skip the validation, in which all ranks meet.
+            return LateLoader(1, list)
+        rank, world = place.rank, place.world
         # Ranks share a batch evenly; which images are in one changes no metric.
         batch = max(self.evaluation_batch // world, 1) * world
         return LateLoader(
@@ -239,7 +260,7 @@ class RunDataModule(L.LightningDataModule):
 class LateLoader:
     """A loader that is made when it is first read: Lightning asks for all of them before the first step."""
 
-    def __init__(self, batches: int, make: Callable[[], MemoryLoader]) -> None:
+    def __init__(self, batches: int, make: Callable[[], Iterable[Batch]]) -> None:
         self._batches = batches
         self._make = cache(make)
 

@@ -21,11 +21,11 @@ def require_possible(recipe: Recipe, *, root: Path | None, named: bool = True) -
 def require_processes(engine: EngineOptions) -> None:
     """Refuse a launcher that started more or fewer processes than the recipe shares the work between."""
     started = os.environ.get("WORLD_SIZE") if "TORCHELASTIC_RUN_ID" in os.environ else None
-    wanted = engine.devices * engine.nodes
+    wanted = engine.processes
     if started is not None and int(started) != wanted:
         raise ValueError(
-            f"torchrun started {started} processes, the recipe is for {wanted}; set engine.devices to the processes on "
-            "each machine, and engine.nodes to the machines"
+            f"torchrun started {started} processes, the recipe is for {wanted}; set engine.devices (and "
+            "engine.auxiliary_devices) to the processes on each machine, and engine.nodes to the machines"
         )
 
 

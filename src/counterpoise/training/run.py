@@ -76,7 +76,7 @@ def train(
         The scores of the test set, on the first process; None on others, and where there is no test set.
     """
     run = RunFolder(Path(folder))
-    settle_rank(recipe.engine.devices * recipe.engine.nodes)
+    settle_rank(recipe.engine.processes)
     if is_first_process():
         require_new(run)
     plan = _prepared(recipe, run, root=root, models=models, data=data)
@@ -108,7 +108,7 @@ def resume(
     """
     run = RunFolder(Path(folder))
     recipe = run.recipe()
-    settle_rank(recipe.engine.devices * recipe.engine.nodes)
+    settle_rank(recipe.engine.processes)
     plan = _prepared(recipe, run, root=root, models=models, data=data)
     if not is_first_process():
         return _complete(plan, page=page)
@@ -191,7 +191,7 @@ def _prepared(
 
 def _conditions(recipe: Recipe) -> Conditions:
     engine = recipe.engine
-    return conditions_now(recipe, device=device_type(engine), world_size=engine.devices * engine.nodes)
+    return conditions_now(recipe, device=device_type(engine), world_size=engine.processes)
 
 
 def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:

@@ -221,7 +221,8 @@ class SaveCheckpoints(L.Callback):
             self._save(trainer, pl_module, value=pl_module.validation.get(self.metric))
 
     def _save(self, trainer: L.Trainer, module: L.LightningModule, *, value: float | None) -> None:
-        average_buffers(module)
+        assert isinstance(module, ObjectiveModule)
+        average_buffers(module, module.objective.process_group)
         self.flush()
         entry = Entry(
             file=f"step-{trainer.global_step:09d}.ckpt",

@@ -54,7 +54,7 @@ def tune(
     """
     _require_effect(ranges, data=data, models=models)
     require_searchable(recipe, ranges)
-    if recipe.engine.devices * recipe.engine.nodes > 1 or not is_first_process():
+    if recipe.engine.processes > 1 or not is_first_process():
         raise ValueError(
             "a trial runs on one device; to use several, start the search several times, as a job array for instance, "
             "and not as the ranks of one launcher"
