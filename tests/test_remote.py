@@ -92,6 +92,22 @@ def told_of_ranks():
     return found
 
 
+def leave_one_side():
+    """On two ranks, of which the second leaves."""
+    (link,) = assign_roles(primary=[0], auxiliaries=[[1]]).links
+    link.exchange(torch.zeros(2, CLASSES))
+    if dist.get_rank():
+        dist.destroy_process_group(link.group)
+        return {}
+    with pytest.raises(ConnectionError, match=r"no logits came from the auxiliary's side \(rank 1\)"):
+        link.exchange(torch.zeros(2, CLASSES))
+    return {"ended": True}
+
+
+def test_a_side_that_is_gone_is_named():
+    assert run_ranks(2, leave_one_side)[0] == {"ended": True}
+
+
 def test_both_sides_are_objectives_that_send_logits_alone():
     primary, auxiliary = run_ranks(2, told_of_ranks)
     assert primary["objective"]

@@ -115,8 +115,16 @@ class Link:
                 dist.P2POp(dist.irecv, answer, rank, self.group),
             ]
             self.sent += part.numel() * part.element_size()
-        for work in dist.batch_isend_irecv(operations) if operations else ():
-            work.wait()
+        try:
+            for work in dist.batch_isend_irecv(operations) if operations else ():
+                work.wait()
+        except RuntimeError as error:
+            side = "auxiliary's" if self._peers == self.auxiliary else "primary's"
+            ranks = ", ".join(map(str, self._peers))
+            raise ConnectionError(
+                f"no logits came from the {side} side (rank {ranks}): a process there has probably ended; look at what "
+                "it said, then resume the run"
+            ) from error
 
 
 @dataclass(frozen=True, eq=False)
