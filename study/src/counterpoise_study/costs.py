@@ -60,6 +60,10 @@ def savings(recipe: Recipe, *, stages: Mapping[int, str] = STAGES) -> Mapping[st
         for steps, name in ((2, "2nd"), (4, "4th"))
     }
     return found | {
+        f"{TRUNK}-every-2": (
+            "shared trunk after stage 2, every 2nd step",
+            replace(faster, savings=SavingOptions(stages[2], every=2)),
+        ),
         "cached-4": (
             "runs every 4th step, cached between",
             replace(faster, savings=SavingOptions(every=4, cached=True)),
