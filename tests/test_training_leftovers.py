@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
-from counterpoise._files import read_safetensors
+from counterpoise._files import read_safetensors, replacing, write_text
 from counterpoise.data import Images
 from counterpoise.models import Backbone
 from counterpoise.predictions import open_predictions
@@ -265,3 +266,27 @@ def test_loggers_that_are_not_installed_are_named_first(tmp_path, monkeypatch):
     with pytest.raises(ImportError, match=r"engine.loggers needs wandb, mlflow: pip install wandb mlflow"):
         train(recipe, tmp_path / "run", data=small_data(recipe))
     assert not (tmp_path / "run").exists()
+
+
+def test_what_killed_writers_left_is_removed_by_the_next_one(tmp_path):
+    """And nothing else: what a living process writes, what is young, what belongs to another file."""
+    target = tmp_path / "config.json"
+    program = (
+        "import os, sys\nfrom counterpoise._files import replacing\n"
+        "with replacing(sys.argv[1]) as temporary:\n    temporary.write_text('half')\n    os.kill(os.getpid(), 9)\n"
+    )
+    for name in ("config.json", "config.json", "other.json"):
+        assert subprocess.run([sys.executable, "-c", program, str(tmp_path / name)], check=False).returncode == -9
+    left = sorted(tmp_path.iterdir())
+    assert [path.name.split(".")[1] for path in left] == ["config", "config", "other"]
+    write_text(target, "whole")
+    assert set(left) < set(tmp_path.iterdir())  # young
+    for path in left:
+        os.utime(path, (0, 0))
+    with replacing(target) as mine:
+        mine.write_text("mine")
+        os.utime(mine, (0, 0))
+        write_text(target, "again")
+        assert mine.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["config.json", left[2].name])
+    assert target.read_text() == "mine"

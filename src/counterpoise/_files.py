@@ -1,12 +1,16 @@
 """Files that are either the old ones or the new ones, whatever happens while they are written; safetensors."""
 
+import glob
 import hashlib
 import os
 import secrets
+import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 
 FilePath = Path | Address
 """A file here, or in an object store."""
+
+_ABANDONED = 60.0
+"""Seconds after which a temporary file of a process that is gone is removed."""
 
 
 @contextmanager
@@ -35,7 +42,9 @@ def replacing(path: str | FilePath) -> Iterator[Path]:
             target.upload(Path(folder) / target.name)
         return
     # Cut, because the target's name may be as long as a name can be; random, because threads share a process id.
-    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.tmp")
+    begin = f".{target.name[:40]}.{_machine()}-"
+    _remove_abandoned(target.parent, begin)
+    temporary = target.with_name(f"{begin}{os.getpid()}-{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
         _sync(temporary)
@@ -43,6 +52,34 @@ def replacing(path: str | FilePath) -> Iterator[Path]:
         _sync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@cache
+def _machine() -> str:
+    """This machine in a few characters: process ids of another one say nothing here."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+
+
+def _remove_abandoned(folder: Path, begin: str) -> None:
+    """Remove what killed processes of this machine have left of earlier attempts to write the same file."""
+    for path in folder.glob(f"{glob.escape(begin)}*.tmp"):
+        process = path.name.removeprefix(begin).partition("-")[0]
+        # A container may hide a process that writes; it will not take that long.
+        with suppress(OSError):
+            if process.isdecimal() and not _is_alive(int(process)) and time.time() - path.stat().st_mtime > _ABANDONED:
+                path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if os.name == "nt":  # where signal 0 is no question
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def write_text(path: str | FilePath, text: str) -> None:
