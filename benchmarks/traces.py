@@ -45,11 +45,12 @@ def main() -> None:
 
 
 def recipe_for(method: str, *, threads: int = 1) -> Recipe:
-    """A small network on 1,000 images of CIFAR-10, in float32."""
+    """A small network on 1,000 images of CIFAR-10, in float32; auxiliaries that share its trunk are as wide."""
+    savings = METHODS[method].savings
     return Recipe(
         method=method,
         primary=Backbone(name="cnn", width=8),
-        auxiliary=Backbone(name="cnn", width=4),
+        auxiliary=Backbone(name="cnn", width=8 if savings is not None and savings.trunk else 4),
         epochs=EPOCHS,
         batch=50,
         initial_weights="by-count",  # by which the traces were written

@@ -207,6 +207,15 @@ def test_the_primary_must_have_the_modules_of_the_trunk():
         model(torch.zeros(2, 4), labels=torch.tensor([0, 1]))
 
 
+def test_an_auxiliary_of_another_width_is_refused_with_what_to_do():
+    wider = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5))
+    model = MutualTransport(wider, [SharedTrunk(perceptron(), after="1")], ALPHA)
+    with pytest.raises(
+        ValueError, match=r"features of \[2, 16\] after '1': .*; it must be of the primary's width there"
+    ):
+        model(torch.zeros(2, 6), labels=torch.tensor([0, 1]))
+
+
 # Seldom, smaller, elsewhere
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from counterpoise.doctor.bench import CLASSES, Bench, Finding
 from counterpoise.functional.transport import mutual_transport
 from counterpoise.metrics import Key
+from counterpoise.objectives.protocol import told_ids
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.evaluation import measured, measuring_streams
 
@@ -69,7 +70,8 @@ def _loss_and_gradients(method: str, inputs: Tensor, labels: Tensor) -> list[Ten
     chosen = METHODS[method]
     models = [_linear(seed).to(inputs.device, inputs.dtype) for seed in range(chosen.models)]
     objective = chosen.build(models, **chosen.choice({}))
-    loss = objective(inputs, labels=labels)["loss"]
+    ids = torch.arange(len(labels), device=labels.device)
+    loss = objective(inputs, labels=labels, **told_ids(objective, ids))["loss"]
     loss.backward()
     return [loss, *(model.weight.grad for model in models)]
 

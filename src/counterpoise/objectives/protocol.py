@@ -61,6 +61,11 @@ def is_objective(module: object) -> bool:
     return all(hasattr(module, name) for name in _MEMBERS)
 
 
+def told_ids(objective: object, ids: Tensor) -> dict[str, Tensor]:
+    """What a call of an objective says of the samples: their ids where it needs them, else nothing."""
+    return {"ids": ids} if getattr(objective, "needs_ids", False) else {}
+
+
 def as_module(objective: Objective) -> nn.Module:
     """The same object, as the module that it must be to be trained."""
     if not isinstance(objective, nn.Module):

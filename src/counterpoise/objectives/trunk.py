@@ -54,7 +54,10 @@ class SharedTrunk(nn.Module):
         try:
             if self._checked or torch.compiler.is_compiling():
                 return call_for_logits(self.network, step.inputs, step.named_inputs)
-            with _order_checked(self.network, after=self.after):
+            with (
+                _order_checked(self.network, after=self.after),
+                _fitting(step.features.get(self.after), after=self.after),
+            ):
                 logits = call_for_logits(self.network, step.inputs, step.named_inputs)
             self._checked = True
             return logits
@@ -142,6 +145,20 @@ def _emptied(module: nn.Module) -> Any:
     module.replayed = None  # type: ignore[assignment]
     module.forward = MethodType(_replay, module)
     return module
+
+
+@contextmanager
+def _fitting(features: Any, *, after: str) -> Iterator[None]:
+    """Say what is wrong where a network cannot take the primary's features."""
+    try:
+        yield
+    except RuntimeError as error:
+        shape = f" of {list(features.shape)}" if isinstance(features, Tensor) else ""
+        raise ValueError(
+            f"the auxiliary cannot go on from the primary's features{shape} after {after!r}: {str(error).rstrip('.')}; "
+            "it must be of the primary's width there, so take the primary's own kind of network (of a recipe, "
+            "--auxiliary.name and --auxiliary.width)"
+        ) from error
 
 
 @contextmanager

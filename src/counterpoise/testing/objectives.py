@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.objectives import Objective, ObjectiveOutput, is_objective
-from counterpoise.objectives.protocol import as_module
+from counterpoise.objectives.protocol import as_module, told_ids
 
 
 def check_objective(objective: Objective, inputs: Tensor | Mapping[str, Any], labels: Tensor) -> None:
@@ -47,8 +47,8 @@ def check_objective(objective: Objective, inputs: Tensor | Mapping[str, Any], la
 
 def _call(module: nn.Module, inputs: Tensor | Mapping[str, Any], labels: Tensor | None) -> Any:
     told = {"labels": labels}
-    if labels is not None and getattr(module, "needs_ids", False):
-        told["ids"] = torch.arange(len(labels), device=labels.device)
+    if labels is not None:
+        told |= told_ids(module, torch.arange(len(labels), device=labels.device))
     if isinstance(inputs, Tensor):
         return module(inputs, **told)
     return module(**inputs, **told)

@@ -18,6 +18,7 @@ from counterpoise.data.balance import label_weights
 from counterpoise.data.memory import Batch, MemoryLoader, batches_of
 from counterpoise.objectives import Objective, ObjectiveOutput, Role
 from counterpoise.objectives.models import call_for_logits
+from counterpoise.objectives.protocol import told_ids
 from counterpoise.recipes.config import OptimizerOptions
 from counterpoise.training.data import Loader, RunData
 from counterpoise.training.devices import full_float32
@@ -152,8 +153,7 @@ class ObjectiveModule(L.LightningModule):
         """The one scalar of the objective."""
         weights = self.class_weights
         told: dict[str, Tensor] = {} if weights is None else {"sample_weight": label_weights(batch.labels, weights)}
-        if getattr(self.objective, "needs_ids", False):
-            told["ids"] = batch.ids
+        told |= told_ids(self.objective, batch.ids)
         self.latest = self.objective(batch.images, labels=batch.labels, **told)
         loss: Tensor = self.latest["loss"]
         if self.trainer.loggers:
