@@ -283,6 +283,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "training": ("runs.md", training_section),
     "interruptions": ("runs.md", interruptions_section),
     "interruptions_webdataset": ("runs.md", interruptions_section),
+    "interruptions_finetuning": ("runs.md", interruptions_section),
     "interruptions_remote": ("runs.md", interruptions_section),
     "export": ("runs.md", export_section),
     "studies": ("benchmark.md", studies_section),
