@@ -1,17 +1,16 @@
 """What the documentation shows of the study of costs, from the records that are kept of it so far."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise.report.numbers import metric_title
-from counterpoise_study.collected import Column, StudyResults
+from counterpoise_study.collected import StudyResults
 from counterpoise_study.cost import relative_cost
 from counterpoise_study.summary import adjusted_level, paired_difference
-from tools.finetuning_tables import choices_section, progress_text
+from tools.finetuning_tables import choices_section, column_of, progress_text, value_text
 from tools.markdown import markdown_table
 from tools.study_claims import difference_text
-from tools.study_tables import spread
 
 PAGE = "docs/cost.md"
 SHOWN = ((Key.ACCURACY, False), (Key.ECE, False), (Key.NLL, False), (Key.NLL, True))
@@ -28,7 +27,7 @@ def results_section(study: StudyResults) -> str:
         [
             row.label,
             f"{relative_cost(replace(row.setting.recipe, method=row.line.method)):.2f}",
-            *(spread(row, _column(group.columns, key), scaled=scaled) if row.records else "" for key, scaled in SHOWN),
+            *(value_text(row, column_of(group, key, "test"), scaled=scaled) for key, scaled in SHOWN),
             f"{len(row.records)} of {len(row.line.seeds)}",
         ]
         for row in group.rows
@@ -49,7 +48,7 @@ def differences_section(study: StudyResults) -> str:
                 continue
             cells = []
             for key, scaled in SHOWN:
-                column = _column(group.columns, key)
+                column = column_of(group, key, "test")
                 ours, theirs = (each.by_seed(column, scaled=scaled) for each in (row, reference))
                 shared = sorted(ours.keys() & theirs.keys())
                 found = paired_difference(
@@ -60,10 +59,6 @@ def differences_section(study: StudyResults) -> str:
         title = f"**Against {reference.label}**, intervals at {100 * level:.2f}%"
         tables += [title, markdown_table(("", *map(_head, SHOWN)), rows) if rows else "Nothing is finished yet."]
     return "\n\n".join(tables)
-
-
-def _column(columns: Sequence[Column], key: Key) -> Column:
-    return next(column for column in columns if column.key is key)
 
 
 def _head(shown: tuple[Key, bool]) -> str:

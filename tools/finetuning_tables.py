@@ -99,7 +99,7 @@ def domains_section(study: StudyResults, *, images: Images) -> str:
         rows = [
             [
                 row.label,
-                *(_value(row, _column(group, key, images), scaled=scaled) for key, scaled in SHOWN),
+                *(value_text(row, column_of(group, key, images), scaled=scaled) for key, scaled in SHOWN),
                 _count(row),
             ]
             for row in group.rows
@@ -152,18 +152,20 @@ def _heads(*last: str) -> list[str]:
     return ["", *(f"{metric_title(KEY_INFO[key])}{', scaled' if scaled else ''}" for key, scaled in SHOWN), *last]
 
 
-def _column(group: Group, key: Key, images: Images) -> Column:
+def column_of(group: Group, key: Key, images: Images) -> Column:
+    """The column of a metric on some images."""
     return next(column for column in group.columns if column.key is key and column.images == images)
 
 
-def _value(row: Row, column: Column, *, scaled: bool) -> str:
+def value_text(row: Row, column: Column, *, scaled: bool) -> str:
+    """The mean over seeds, with its interval; nothing where none is finished."""
     return spread(row, column, scaled=scaled) if row.records else ""
 
 
 def _means(study: StudyResults, label: str, key: Key, images: Images, *, scaled: bool) -> dict[int, float]:
     """By seed, of those that are finished in every domain."""
     found = [
-        row.by_seed(_column(group, key, images), scaled=scaled)
+        row.by_seed(column_of(group, key, images), scaled=scaled)
         for group in study.groups
         for row in group.rows
         if row.label == label

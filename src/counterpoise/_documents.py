@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -57,6 +58,14 @@ def from_document(
             raise ValueError(f"{title} of version {step} is incomplete or malformed") from None
     result: T = _typed(kind, document, title)
     return result
+
+
+def read_document(kind: type[T], path: str | Path, *, schema: str, version: int) -> T:
+    """The dataclass in a file of `to_document`'s; anything else is a `ValueError` that names the file and the place."""
+    try:
+        return from_document(kind, Path(path).read_text(encoding="utf-8"), schema=schema, version=version)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _refuse_constant(name: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from counterpoise._arrays import as_array, as_tensor
-from counterpoise._documents import from_document, to_document
+from counterpoise._documents import read_document, to_document
 from counterpoise._files import write_text
 from counterpoise.calibrators.inputs import checked_logits, labelled_logits, row_blocks
 from counterpoise.functional.conformal import (
@@ -207,11 +207,7 @@ class ConformalSets:
     @classmethod
     def load(cls, path: str | Path) -> "ConformalSets":
         """Read what `save` wrote; anything else is a `ValueError` that names the file and the place."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-            return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        return read_document(cls, path, schema=SCHEMA, version=SCHEMA_VERSION)
 
     def _limits(self, slices: Any, rows: int) -> Tensor:
         """Thresholds `[1]`, `[K]`, or of each row's slice `[n, 1]`."""

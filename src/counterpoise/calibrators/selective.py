@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterpoise._documents import from_document, to_document
+from counterpoise._documents import read_document, to_document
 from counterpoise._files import write_text
 from counterpoise.calibrators.inputs import checked_logits, labelled_logits, row_blocks
 from counterpoise.calibrators.keyed import second_half
@@ -126,11 +126,7 @@ class SelectiveThreshold:
     @classmethod
     def load(cls, path: str | Path) -> "SelectiveThreshold":
         """Read what `save` wrote; anything else is a `ValueError` that names the file and the place."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-            return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        return read_document(cls, path, schema=SCHEMA, version=SCHEMA_VERSION)
 
 
 def _confidence(logits: Tensor) -> tuple[Tensor, Tensor]:

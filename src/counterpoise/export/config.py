@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from counterpoise._documents import from_document, to_document
+from counterpoise._documents import read_document, to_document
 from counterpoise.export.temperature import temperature_value
 from counterpoise.models import Backbone, build_model
 from counterpoise.models.backbone import RANDOM
@@ -68,8 +68,4 @@ class ModelConfig:
     @classmethod
     def load(cls, path: str | Path) -> "ModelConfig":
         """Read what `to_json` gave; anything else is a `ValueError` that names the file and the place."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-            return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        return read_document(cls, path, schema=SCHEMA, version=SCHEMA_VERSION)

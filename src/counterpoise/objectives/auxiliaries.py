@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from counterpoise.objectives.kept import KeptPredictions, gathered_rows
+from counterpoise.objectives.kept import KeptPredictions, require_ids
 from counterpoise.objectives.models import call_for_logits, require_model
 
 
@@ -182,14 +182,13 @@ class Cached(nn.Module):
 
     def forward(self, step: Step) -> Tensor:
         """Logits of the batch, computed or remembered."""
-        if step.ids is None:
-            raise ValueError("predictions are kept for each sample: give ids= with each batch, int64 [b]")
+        ids = require_ids(step.ids)
         runs, self.steps = self.steps % self.every == 0, self.steps + 1
         if runs:
             logits = logits_of(self.auxiliary, step)
-            self.kept.write(*gathered_rows(step.ids, logits.detach(), group=step.process_group))
+            self.kept.write(ids, logits, group=step.process_group)
             return logits
-        log_probabilities, known = self.kept.read(step.ids, classes=step.logits.shape[-1])
+        log_probabilities, known = self.kept.read(ids, classes=step.logits.shape[-1])
         own = torch.log_softmax(step.logits.float(), -1)
         return torch.where(known[:, None], log_probabilities.to(own), own)
 

@@ -39,9 +39,10 @@ class KeptPredictions:
         self.folder = None if folder is None else Path(folder)
         self._tables: dict[str, Tensor] = {}
 
-    def write(self, ids: Tensor, logits: Tensor) -> None:
-        """Keep the predictions of some samples: ids int64 `[b]`, logits `[b, K]`."""
-        probabilities = torch.softmax(logits.detach().float(), -1).cpu()
+    def write(self, ids: Tensor, logits: Tensor, *, group: dist.ProcessGroup | None = None) -> None:
+        """Keep the predictions of some samples, ids int64 `[b]` and logits `[b, K]`; every rank keeps all shards'."""
+        ids, logits = _gathered(ids, logits.detach(), group=group)
+        probabilities = torch.softmax(logits.float(), -1).cpu()
         rows = ids.detach().cpu()
         written = {"probabilities": probabilities.half()}
         if self.top is not None and self.top + 1 < probabilities.shape[-1]:
@@ -108,8 +109,15 @@ class KeptPredictions:
         return table
 
 
-def gathered_rows(ids: Tensor, logits: Tensor, *, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
-    """Ids and logits of a batch from all its shards, which are of one size: every rank keeps all of them."""
+def require_ids(ids: Tensor | None) -> Tensor:
+    """Refuse a batch that does not say which samples it has."""
+    if ids is None:
+        raise ValueError("predictions are kept for each sample: give ids= with each batch, int64 [b]")
+    return ids
+
+
+def _gathered(ids: Tensor, logits: Tensor, *, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    """Ids and logits of a batch from all its shards, which are of one size."""
     if group is None or dist.get_world_size(group) == 1:
         return ids, logits
     everywhere = []

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from counterpoise.functional.losses import cross_entropy
-from counterpoise.objectives.kept import KeptPredictions, gathered_rows
+from counterpoise.objectives.kept import KeptPredictions, require_ids
 from counterpoise.objectives.models import call_for_logits, copied, parameter_group, require_model
 from counterpoise.objectives.output import ObjectiveOutput
 from counterpoise.objectives.schedules import require_weight
@@ -77,12 +77,11 @@ class SelfDistillation(nn.Module):
         logits = call_for_logits(self.primary, inputs, named_inputs)
         if labels is None or not self.training:
             return evaluation_output(logits, labels, sample_weight=sample_weight)
-        if ids is None:
-            raise ValueError("predictions are kept for each sample: give ids= with each batch, int64 [b]")
+        ids = require_ids(ids)
         if logits.ndim != 2 or labels.ndim != 1:
             raise ValueError(f"labels must be one class for each sample, [b]; got {list(labels.shape)}")
         targets = self._targets(labels, ids, like=logits)
-        self.kept.write(*gathered_rows(ids, logits.detach(), group=self.process_group))
+        self.kept.write(ids, logits, group=self.process_group)
         loss = cross_entropy(logits, targets, sample_weight=sample_weight, group=self.process_group)
         return ObjectiveOutput.of(logits=logits, loss=loss, parts={"loss": loss, "share": torch.tensor(self._share)})
 

@@ -56,7 +56,7 @@ def method_problems(
         )
     elif auxiliary_ranks:
         problems += _remote_problems(
-            savings=savings if savings != SavingOptions() else method.savings or savings,
+            savings=method.savings_with(savings),
             networks=method.models - 1,
             batch=batch,
             primary_ranks=primary_ranks,

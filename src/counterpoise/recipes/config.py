@@ -343,8 +343,7 @@ class Recipe:
     @property
     def savings_in_force(self) -> SavingOptions:
         """The recipe's, or, where it says nothing, those of the method."""
-        usual = method_named(self.method).savings
-        return self.savings if usual is None or self.savings != SavingOptions() else usual
+        return method_named(self.method).savings_with(self.savings)
 
     def objective(self, models: "Sequence[nn.Module]") -> "Objective":
         """The method's objective over networks, the primary first, with what auxiliaries leave out."""

@@ -58,6 +58,10 @@ class Method:
     fixed: Mapping[str, float] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
+    def savings_with(self, own: SavingOptions) -> SavingOptions:
+        """What a recipe says, or, where it says nothing, what its auxiliaries leave out otherwise."""
+        return own if self.savings is None or own != SavingOptions() else self.savings
+
     def choice(self, hyper: Mapping[str, float]) -> dict[str, float]:
         """One value of each hyper-parameter: the one given, the middle of the values to try, or the usual one.
 
