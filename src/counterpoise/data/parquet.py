@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,15 +43,15 @@ class ParquetRows:
     """One Parquet file of a source."""
 
     def __init__(self, source: DataSource, name: str) -> None:
-        arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
         parquet = require("pyarrow.parquet", extra="train", purpose="reading Parquet files")
+        self.name = str(as_path(name))
         try:
             handle = open_file(name) if "://" in name else name
             # Read as it is needed: a row group may be as large as the file.
-            self.file = parquet.ParquetFile(handle, pre_buffer=False, buffer_size=_BUFFER)
-        except (OSError, arrow.ArrowInvalid) as error:
-            raise ValueError(f"{as_path(name)} cannot be read as Parquet: {error}") from None
-        self.name = str(as_path(name))
+            with _readable(self.name):
+                self.file = parquet.ParquetFile(handle, pre_buffer=False, buffer_size=_BUFFER)
+        except OSError as error:
+            raise ValueError(f"{self.name} cannot be read as Parquet: {error}") from None
         schema = self.file.schema_arrow
         self.columns = columns_of(source, schema, self.name)
         self.classes = class_names(source, _stored_names(schema, self.columns.label, self.name), self.name)
@@ -64,8 +65,9 @@ class ParquetRows:
     def chunks(self, place: int, rows: npt.NDArray[np.int64], *, most: int) -> Iterator[Chunk]:
         """Some rows of a row group, by their sorted numbers in it, which are the chunks' ids too."""
         arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
-        first, last = 0, rows[-1]
-        for batch in self.file.iter_batches(most, row_groups=[place], columns=self.columns.names, use_threads=False):
+        first, last, names = 0, rows[-1], self.columns.names
+        batches = self.file.iter_batches(most, row_groups=[place], columns=names, use_threads=False)
+        for batch in _each(batches, self.name):
             here = rows[(rows >= first) & (rows < first + len(batch))]
             if len(here):
                 table = arrow.Table.from_batches([batch]).take(arrow.array(here - first))
@@ -84,7 +86,30 @@ class ParquetRows:
         return found
 
     def _column(self, name: str) -> Any:
-        return self.file.read(columns=[name], use_threads=False).column(name)
+        with _readable(self.name):
+            return self.file.read(columns=[name], use_threads=False).column(name)
+
+
+def _each(batches: Iterator[Any], where: str) -> Iterator[Any]:
+    """The batches; what is wrong with their bytes is said of the file, and what a reader does with them is its own."""
+    while True:
+        with _readable(where):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+@contextmanager
+def _readable(where: str) -> Iterator[None]:
+    """Damaged bytes are a `ValueError` that names the file; what the system says of a disk or a network stays."""
+    arrow = require("pyarrow", extra="train", purpose="reading Parquet files")
+    try:
+        yield
+    except (arrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(f"{where} cannot be read as Parquet: {str(error).strip().splitlines()[0]}") from None
 
 
 def columns_of(source: DataSource, schema: Any, where: str) -> Columns:

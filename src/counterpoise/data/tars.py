@@ -86,7 +86,11 @@ class ShardIndex:
     def __post_init__(self) -> None:
         groups = -(-self.samples // self.group) if self.group > 0 <= self.samples else -1
         edges = [-1, *self.places, self.bytes]
-        if len(self.places) != groups or any(one >= other for one, other in pairwise(edges)):
+        if (
+            self.samples * _BLOCK > self.bytes
+            or len(self.places) != groups
+            or any(one >= other for one, other in pairwise(edges))
+        ):
             raise ValueError("its groups are not those of a shard")
 
     def to_json(self) -> str:
@@ -130,8 +134,10 @@ class TarRows:
     def index(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Samples of each group of consecutive ones, and what `chunks` finds it by: its first byte."""
         found = self._stated() or self.scanned()
-        edges = np.minimum(np.arange(len(found.places) + 1, dtype=np.int64) * found.group, found.samples)
-        return np.diff(edges), np.array(found.places, np.int64)
+        firsts = range(0, found.samples, found.group)
+        return np.array([min(found.group, found.samples - first) for first in firsts], np.int64), np.array(
+            found.places, np.int64
+        )
 
     def scanned(self) -> ShardIndex:
         """What all headers say."""

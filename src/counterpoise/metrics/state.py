@@ -275,7 +275,13 @@ class ScoreState:
     def _read(cls, metadata: Mapping[str, str], tensors: dict[str, Tensor], metrics: Sequence[Metric]) -> "ScoreState":
         if STATE_SCHEMA not in metadata:
             raise ValueError("it holds no score state")
-        document = json.loads(metadata[STATE_SCHEMA])
+        try:
+            return cls._of_document(json.loads(metadata[STATE_SCHEMA]), tensors, metrics)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError) as error:
+            raise ValueError(f"it is incomplete or malformed: {error}") from None
+
+    @classmethod
+    def _of_document(cls, document: Any, tensors: dict[str, Tensor], metrics: Sequence[Metric]) -> "ScoreState":
         if document["version"] != STATE_VERSION:
             raise ValueError(f"its version is {document['version']!r}, this release reads {STATE_VERSION}")
         if (wanted := document["options"]["metrics"]) != [repr(metric) for metric in metrics]:

@@ -1,10 +1,13 @@
 """Predictions from Arrow files and streams: Feather, `pyarrow.ipc`, and what Hugging Face `datasets` keeps."""
 
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
 from counterpoise.predictions.digest import Source
+from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.prediction_file import RawTable, table_of_batches
 
 
@@ -14,7 +17,7 @@ def open_arrow(source: Source) -> RawTable:
 
 
 def _batches(source: Source) -> Iterator[pa.RecordBatch]:
-    with source.reopened() as handle:
+    with _justified(source), source.reopened() as handle:
         is_file = handle.read(6) == b"ARROW1"
         handle.seek(0)
         reader = pa.ipc.open_file(handle) if is_file else pa.ipc.open_stream(handle)
@@ -23,3 +26,14 @@ def _batches(source: Source) -> Iterator[pa.RecordBatch]:
             batch.validate(full=True)  # offsets that lead out of the buffers are not checked otherwise
             if batch.num_rows:
                 yield batch
+
+
+@contextmanager
+def _justified(source: Source) -> Iterator[None]:
+    """Memory that the bytes of a file cannot justify is a fault of the file; lengths of its buffers may be damaged."""
+    try:
+        yield
+    except pa.ArrowMemoryError as error:
+        if size := re.search(r"size (\d+)", str(error)):
+            check_expansion(declared=int(size[1]), stored=source.size, what="it")
+        raise

@@ -1,5 +1,6 @@
 """Predictions from JSON lines: one object a sample, whose names are those of columns."""
 
+import re
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -8,8 +9,10 @@ import pyarrow.json as pa_json
 from counterpoise.predictions.compression import opened
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.prediction_file import RawTable, table_of_batches
+from counterpoise.predictions.table import PredictionFileError
 
 _BLOCK_BYTES = 1 << 23
+_NULL_LINE = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?\s*null")
 
 
 def open_json_lines(source: Source) -> RawTable:
@@ -18,7 +21,29 @@ def open_json_lines(source: Source) -> RawTable:
 
 
 def _batches(source: Source) -> Iterator[pa.RecordBatch]:
-    with opened(source) as handle:
+    with opened(source) as handle, pa.PythonFile(_WithoutNullLines(handle), mode="r") as checked:
         options = pa_json.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
-        with pa_json.open_json(handle, read_options=options) as batches:
-            yield from (batch for batch in batches if batch.num_rows)
+        with pa_json.open_json(checked, read_options=options) as batches:
+            for batch in batches:
+                batch.validate(full=True)  # Arrow's offsets of lists that begin with null lead out of the values
+                if batch.num_rows:
+                    yield batch
+
+
+class _WithoutNullLines:
+    """The bytes of a file, refused at a line that is null: where it begins a block, Arrow ends the process."""
+
+    def __init__(self, handle: pa.NativeFile) -> None:
+        self._handle, self._line, self.closed = handle, b"", False
+
+    def read(self, size: int) -> bytes:
+        data: bytes = self._handle.read(size)
+        if _NULL_LINE.search(self._line + data):
+            raise PredictionFileError("a line of it is null; a line is an object, such as {...}: remove that line")
+        # What has begun the last line, as far as that could still become null.
+        begun = re.split(rb"[\r\n]", self._line + data)[-1].strip()
+        self._line = b"\n" + begun[:8]
+        return data
+
+    def close(self) -> None:
+        self.closed = True

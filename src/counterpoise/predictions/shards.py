@@ -233,7 +233,7 @@ def _manifest(path: FilePath, beside: Listed) -> ShardSet:
             (str(each["name"]), int(each["rows"]), str(each["sha256"]), int(each["bytes"]) if "bytes" in each else None)
             for each in document["shards"]
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise PredictionFileError(f"{path}: not a manifest of shards: {error}") from None
     if not entries:
         raise PredictionFileError(f"{path}: the manifest names no file")

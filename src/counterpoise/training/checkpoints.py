@@ -8,6 +8,7 @@ files in it as the manifest vouches for `parts.json`. Who verifies, removes or r
 """
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,11 +24,15 @@ from counterpoise.training.parts import PARTS, STATE, read_parts
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.checkpoints", 2
 MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-\d{1,20}\.ckpt")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One checkpoint: what it is, and what its file must be; of a folder, its `parts.json`."""
+    """One checkpoint: what it is, and what its file must be; of a folder, its `parts.json`.
+
+    Its name is that of a file beside the manifest: what others have written must not lead anywhere else.
+    """
 
     file: str
     sha256: str
@@ -36,6 +41,10 @@ class Entry:
     epoch: int
     metric: str | None = None
     value: float | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.file):
+            raise ValueError(f"{self.file!r:.80} is not the name of a checkpoint")
 
 
 @dataclass(frozen=True)
@@ -171,7 +180,13 @@ def read_unsharded(path: Path, *, mapped: bool = False) -> dict[str, Any]:
     `mapped` tensors are read from the file when they are looked at, and only the parts that are.
     """
     file = path / STATE if path.is_dir() else path
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    try:
+        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    except (FileNotFoundError, PermissionError, MemoryError):
+        raise
+    except Exception as error:  # torch has no error of its own for damaged files, and raises some fifteen kinds
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{file} is no checkpoint of tensors, numbers and text: {reason}") from None
     return state
 
 

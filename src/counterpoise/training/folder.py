@@ -204,7 +204,10 @@ class RowLog:
 
     def rows(self) -> list[dict[str, str]]:
         """All complete rows; a line that was cut off by a crash is none."""
-        text = self.path.read_text() if self.path.exists() else ""
+        try:
+            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{self.path} is damaged: {error}; restore the file, or remove it") from None
         complete = text[: text.rfind("\n") + 1]
         return list(csv.DictReader(complete.splitlines()))
 

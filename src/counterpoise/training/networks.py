@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from counterpoise._files import FilePath, read_safetensors
 from counterpoise.data.images import Images
 from counterpoise.export import describe, load_safetensors
+from counterpoise.export.config import ModelConfig
 from counterpoise.models import Backbone, Normalisation, Renormalised, build_model, normalisation_of
 from counterpoise.models.backbone import RANDOM
 from counterpoise.objectives.models import call_for_logits
@@ -130,8 +131,8 @@ def load_run(
     metadata, _ = read_safetensors(folders[0].primary)
     if missing := [name for name in ("class_names", "channels", "size", "mean", "std") if name not in metadata]:
         raise ValueError(f"{folders[0].primary} was not written by a run: its metadata lack {', '.join(missing)}")
-    classes = tuple(json.loads(metadata["class_names"]))
-    channels, height, width = image_shape(metadata)
+    stated = stated_config(metadata, folders[0].primary)
+    classes, (channels, height, width) = stated.class_names, image_shape(metadata)
     if networks is None:
         backbone = replace(recipe.primary, weights=RANDOM)
         networks = [
@@ -145,10 +146,21 @@ def load_run(
         model=networks[0] if len(networks) == 1 else Members(networks),
         classes=classes,
         shape=(channels, height, width),
-        mean=tuple(json.loads(metadata["mean"])),
-        std=tuple(json.loads(metadata["std"])),
+        mean=stated.mean or (),
+        std=stated.std or (),
         metadata=metadata,
     )
+
+
+def stated_config(metadata: Mapping[str, str], path: FilePath) -> ModelConfig:
+    """What the metadata of weights say of classes and images; they are somebody's text, and checked."""
+    try:
+        names, mean, std = (json.loads(metadata[name]) for name in ("class_names", "mean", "std"))
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("class_names are not all text")
+        return ModelConfig(tuple(names), shape=image_shape(metadata), mean=tuple(mean), std=tuple(std))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: its metadata are damaged: {error}") from None
 
 
 def header_of(trained: Trained) -> Header:

@@ -1,5 +1,6 @@
 """What a sharded checkpoint is made of: `parts.json`, which is written when all its other files have been read back."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from counterpoise._files import Written, write_verified
 SCHEMA, SCHEMA_VERSION = "counterpoise.parts", 1
 PARTS, STATE, PART = "parts.json", "state.ckpt", "part-{:05d}.safetensors"
 """Of a sharded checkpoint: where everything is; everything that is not sharded; the shards of a rank."""
+
+_NAME = re.compile(r"state\.ckpt|part-\d{5,9}\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class Parts:
 
     sha256: dict[str, str]
     tensors: dict[str, ShardedTensor]
+
+    def __post_init__(self) -> None:
+        for name in self.sha256:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r:.80} is not the name of a part")
 
 
 def write_parts(folder: Path, parts: Parts) -> Written:
