@@ -32,10 +32,12 @@ def _recipe(_: Path) -> Sequence[bytes]:
     return [Recipe().to_json().encode(), Recipe(method="ce").to_json().encode()]
 
 
-def _read_recipe(text: str) -> None:
+def _read_recipe(text: str) -> object:
     from counterpoise.recipes.config import Recipe
 
-    _ = Recipe.from_json(text).digest
+    recipe = Recipe.from_json(text)
+    _ = recipe.digest
+    return recipe
 
 
 def _scores(folder: Path) -> Sequence[bytes]:
@@ -47,10 +49,10 @@ def _scores(folder: Path) -> Sequence[bytes]:
     return [evaluation.models[0].to_json().encode()]
 
 
-def _read_scores(text: str) -> None:
+def _read_scores(text: str) -> object:
     from counterpoise.metrics import Scores
 
-    Scores.from_json(text)
+    return Scores.from_json(text)
 
 
 def _evaluation(folder: Path) -> Sequence[bytes]:
@@ -62,10 +64,10 @@ def _evaluation(folder: Path) -> Sequence[bytes]:
     return [score_files([folder / "a.parquet", folder / "b.parquet"]).to_json().encode()]
 
 
-def _read_evaluation(text: str) -> None:
+def _read_evaluation(text: str) -> object:
     from counterpoise.metrics.comparison import Evaluation
 
-    Evaluation.from_json(text)
+    return Evaluation.from_json(text)
 
 
 def _cell(folder: Path) -> Sequence[bytes]:
@@ -81,10 +83,10 @@ def _cell(folder: Path) -> Sequence[bytes]:
     return [record.to_json().encode()]
 
 
-def _read_cell(text: str) -> None:
+def _read_cell(text: str) -> object:
     from counterpoise_study.record import CellRecord
 
-    CellRecord.from_json(text)
+    return CellRecord.from_json(text)
 
 
 def _store(_: Path) -> Sequence[bytes]:
@@ -124,10 +126,10 @@ def _model_config(folder: Path) -> Sequence[bytes]:
     return [config.to_json().encode()]
 
 
-def _read_shared(path: Path) -> None:
+def _read_shared(path: Path) -> object:
     from counterpoise.integrations.hub import from_pretrained
 
-    from_pretrained(path.parent)
+    return from_pretrained(path.parent)
 
 
 def _shared_weights(folder: Path) -> Sequence[bytes]:
@@ -150,10 +152,10 @@ def _primary(folder: Path) -> Sequence[bytes]:
     return [(folder / "primary.safetensors").read_bytes()]
 
 
-def _read_primary(path: Path) -> None:
+def _read_primary(path: Path) -> object:
     from counterpoise.training.networks import load_run
 
-    load_run(path.parent)
+    return load_run(path.parent)
 
 
 def _environment(_: Path) -> Sequence[bytes]:
@@ -198,10 +200,10 @@ def _calibrator(folder: Path) -> Sequence[bytes]:
     return [data for kind in CALIBRATORS.values() for data in _saved(folder, kind().fit(*_logits()).save)]
 
 
-def _read_calibrator(path: Path) -> None:
+def _read_calibrator(path: Path) -> object:
     from counterpoise.calibrators import load_calibrator
 
-    load_calibrator(path)(_logits()[0])
+    return load_calibrator(path)(_logits()[0])
 
 
 def _conformal(folder: Path) -> Sequence[bytes]:
@@ -241,8 +243,10 @@ def _sums(folder: Path) -> Sequence[bytes]:
     return _saved(folder, stream.save)
 
 
-def _read_sums(path: Path) -> None:
-    _stream().load(path)
+def _read_sums(path: Path) -> object:
+    stream = _stream()
+    stream.load(path)
+    return stream.sums
 
 
 def _score_state(folder: Path) -> Sequence[bytes]:
@@ -254,10 +258,12 @@ def _score_state(folder: Path) -> Sequence[bytes]:
     return _saved(folder, state.save)
 
 
-def _read_score_state(path: Path) -> None:
+def _read_score_state(path: Path) -> object:
     from counterpoise.metrics.state import ScoreState
 
-    ScoreState.load(path).merge(ScoreState.load(path))
+    state = ScoreState.load(path)
+    state.merge(ScoreState.load(path))
+    return state.to_bytes()
 
 
 def _rules(_: Path) -> Sequence[bytes]:

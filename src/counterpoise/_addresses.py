@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow.fs
 
 T = TypeVar("T")
+AnyPath = TypeVar("AnyPath", bound="Path | Address")
 
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts to reach a store; Arrow itself tries three times within each."""
@@ -296,6 +297,13 @@ def as_path(location: "str | Path | Address") -> "Path | Address":
         return Path(location)
     scheme, host, key, settings = found.groups()
     return Address(f"{scheme}://{host}{settings or ''}", PurePosixPath(key))
+
+
+def regular(path: AnyPath) -> AnyPath:
+    """The path itself, unless it is a pipe or a device: to open one may wait for ever, and its bytes may never end."""
+    if isinstance(path, Path) and path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{path} is a pipe or a device, not a file; name a file")
+    return path
 
 
 @lru_cache(maxsize=64)

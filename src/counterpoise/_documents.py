@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from counterpoise._addresses import regular
+
 T = TypeVar("T")
 
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
@@ -63,7 +65,7 @@ def from_document(
 def read_document(kind: type[T], path: str | Path, *, schema: str, version: int) -> T:
     """The dataclass in a file of `to_document`'s; anything else is a `ValueError` that names the file and the place."""
     try:
-        return from_document(kind, Path(path).read_text(encoding="utf-8"), schema=schema, version=version)
+        return from_document(kind, regular(Path(path)).read_text(encoding="utf-8"), schema=schema, version=version)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from safetensors import SafetensorError, safe_open
 
-from counterpoise._addresses import Address, as_path
+from counterpoise._addresses import Address, as_path, regular
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,7 +90,7 @@ def write_text(path: str | FilePath, text: str) -> None:
 
 def digest_of(path: FilePath) -> str:
     """SHA-256 of the whole file, in hexadecimal."""
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -142,7 +142,7 @@ class _Hashed:
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, "Tensor"]]:
     """Metadata and tensors of a safetensors file; `ValueError` that names the file if it is none."""
-    if Path(path).is_dir():
+    if regular(Path(path)).is_dir():
         raise ValueError(f"{path} is a folder, not a safetensors file")
     try:
         with safe_open(str(path), framework="pt") as file:

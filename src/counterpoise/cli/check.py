@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from counterpoise._addresses import regular
 from counterpoise._choices import require_level
 from counterpoise._text import printable
 from counterpoise.cli.columns import ColumnArguments, Flag
@@ -121,10 +122,10 @@ def read_rules(path: Path) -> tuple[list[str], float | None]:
     import tomllib
 
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(regular(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"--rules: there is no file {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, RecursionError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"--rules {path}: {error}") from None
     if unknown := sorted(set(found) - set(RULES)):
         raise ValueError(f"--rules {path}: there is no key {', '.join(unknown)}; there are {', '.join(RULES)}")

@@ -4,12 +4,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from counterpoise._addresses import as_path
+from counterpoise._addresses import as_path, regular
 from counterpoise._extras import require
 from counterpoise.data.chunks import UNLABELLED, Chunk, class_names
 from counterpoise.data.sources import DataSource, open_file
@@ -46,7 +47,7 @@ class ParquetRows:
         parquet = require("pyarrow.parquet", extra="train", purpose="reading Parquet files")
         self.name = str(as_path(name))
         try:
-            handle = open_file(name) if "://" in name else name
+            handle = open_file(name) if "://" in name else str(regular(Path(name)))
             # Read as it is needed: a row group may be as large as the file.
             with _readable(self.name):
                 self.file = parquet.ParquetFile(handle, pre_buffer=False, buffer_size=_BUFFER)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
-from counterpoise._addresses import Address, as_path
+from counterpoise._addresses import Address, as_path, regular
 from counterpoise._extras import require
 from counterpoise.data.sets import SETS, ImageSet
 from counterpoise.data.tables import SPLIT_NAMES, is_table, parts_of, read_table
@@ -228,7 +228,7 @@ def open_file(name: str) -> BinaryIO:
     if name.startswith("hf://"):
         found: BinaryIO = require("fsspec", extra="train", purpose="the hub").open(name).open()
         return found
-    return as_path(name).open("rb")
+    return regular(as_path(name)).open("rb")
 
 
 def _require_all_files(info: ImageSet, folder: Path, files: list[str]) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from counterpoise._addresses import as_path
+from counterpoise._addresses import as_path, regular
 from counterpoise._extras import require
 from counterpoise._files import FilePath, replacing
 from counterpoise.export.guarantees import NONE, Guarantees
@@ -101,7 +101,7 @@ def load_onnx(
     options.log_severity_level = 3  # errors alone: the others are about its own insides
     try:
         session = onnxruntime.InferenceSession(
-            as_path(path).read_bytes(), options, providers=[(provider, {"device_id": index} if index else {})]
+            regular(as_path(path)).read_bytes(), options, providers=[(provider, {"device_id": index} if index else {})]
         )
     except OSError:
         raise

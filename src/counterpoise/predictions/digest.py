@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from counterpoise._addresses import Address
+from counterpoise._addresses import Address, regular
 from counterpoise._files import FilePath, replacing
 from counterpoise.predictions.table import PredictionFileError
 
@@ -95,7 +95,8 @@ def checked(path: FilePath, *, digest: str | None = None, size: int | None = Non
 
 
 def _local(path: Path) -> Source:
-    with path.open("rb") as file:
+    regular(digest_path(path))
+    with regular(path).open("rb") as file:
         identity = _identity(file.fileno())
     return Source(path=path, digest=None, size=path.stat().st_size, identity=identity)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from counterpoise._addresses import Address, as_path
+from counterpoise._addresses import Address, as_path, regular
 from counterpoise._files import FilePath, digest_of, write_text
 from counterpoise.predictions.columns import Reading
 from counterpoise.predictions.digest import Source
@@ -226,7 +226,7 @@ def _manifest(path: FilePath, beside: Listed) -> ShardSet:
     """The set that a manifest describes, of the files beside it."""
     sizes = {each.name: size for each, size in beside}
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        document: Any = json.loads(regular(path).read_text(encoding="utf-8"))
         if document["schema"] != MANIFEST_SCHEMA or document["schema_version"] not in (1, MANIFEST_VERSION):
             raise ValueError(f"its schema is {document['schema']!r}, version {document['schema_version']!r}")
         entries = [

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from counterpoise._addresses import regular
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import digest_of, write_text
 from counterpoise.training.parts import PARTS, STATE, read_parts
@@ -73,7 +74,7 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest()
     try:
         return from_document(
-            Manifest, path.read_text(), schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: _to_version_2}
+            Manifest, regular(path).read_text(), schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: _to_version_2}
         )
     except ValueError as error:
         raise ValueError(f"{path}: {error}; restore it, or remove the checkpoints with it to begin anew") from None

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from counterpoise._addresses import regular
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import Written, write_verified
 
@@ -47,6 +48,6 @@ def write_parts(folder: Path, parts: Parts) -> Written:
 def read_parts(path: Path) -> Parts:
     """What the folder of a sharded checkpoint is made of."""
     try:
-        return from_document(Parts, (path / PARTS).read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
+        return from_document(Parts, regular(path / PARTS).read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
     except ValueError as error:
         raise ValueError(f"{path / PARTS}: {error}") from None

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from counterpoise._addresses import regular
 from counterpoise_study.cells import Progress, Stage, is_cell_id
 
 EventKind = Literal["started", "committed", "failed", "lost", "again"]
@@ -100,7 +101,7 @@ class Manifest:
             return
         if self.path.stat().st_size < self._read:  # an older copy was put in its place
             self.tasks, self._read, self._lines = {}, 0, 0
-        with self.path.open("rb") as file:
+        with regular(self.path).open("rb") as file:
             file.seek(self._read)
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
@@ -154,7 +155,7 @@ def worker_name() -> str:
 def _parsed(line: bytes, *, where: str) -> Event:
     try:
         found: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"{where} is not JSON; restore the file, or remove that line") from None
     names = {item.name for item in fields(Event)}
     required: Iterable[str] = ("cell", "stage", "kind")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from counterpoise._addresses import regular
 from counterpoise._documents import Upgrade, from_document, to_document
 from counterpoise._files import write_text
 from counterpoise._locks import claimed, holding, is_claimed, lock_of
@@ -71,7 +72,7 @@ class Store:
         if not path.exists():
             raise ValueError(f"{self.path} is no store: it has no {path.name}; `counterpoise-study run` makes one")
         try:
-            return read_contents(path.read_text(), upgrades={2: self._refuse_first_names})
+            return read_contents(regular(path).read_text(), upgrades={2: self._refuse_first_names})
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 

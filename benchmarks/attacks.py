@@ -1,0 +1,189 @@
+"""Does it hold against artefacts of an enemy? `python -m benchmarks.attacks [--short]`.
+
+Malicious artefacts, each met by the real command or function in a process of its own: does code run, is anything
+outside its folder touched or shown, is it refused or harmless within 2 s of processor time and 500 MB above the
+imports? Damage: bit flips, truncations and splices of every format with a digest, and of those without: how many are
+read with other values? And a soak: thousands of files are evaluated in one process, whose memory and open files must
+stay as they are.
+"""
+
+import argparse
+import io
+import multiprocessing as mp
+import os
+import resource
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from benchmarks import attack_bombs, attack_code, attack_names, attack_paths
+from benchmarks.attack_damage import damage
+from benchmarks.attack_places import ATTACKS, CONTROLS, SECRET, Attack, HarmedError, Place
+from benchmarks.attack_soak import soak
+from benchmarks.reporting import Check, finish, progress
+
+MOST_SECONDS, MOST_MEGABYTES = 2.0, 500.0
+"""Of processor time and memory, above the imports."""
+
+GIVEN_UP = 20.0
+"""Seconds after which a process hangs."""
+
+IMPORTED = (
+    *("counterpoise.cli.evaluate", "counterpoise.cli.check", "counterpoise.cli.train", "counterpoise.cli.predict"),
+    *("counterpoise.cli.export", "counterpoise.cli.resume", "counterpoise.report.page", "counterpoise.training"),
+    *("counterpoise.integrations.hub", "counterpoise.export.card", "counterpoise_study.cli", "onnxruntime", "onnx"),
+    *("counterpoise_study.store", "counterpoise_study.keeping", "huggingface_hub", "timm", "torchvision", "tyro"),
+)
+_MODULES = (attack_bombs, attack_code, attack_names, attack_paths)
+_FORK = mp.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an attack."""
+
+    name: str
+    kind: str
+    ended: str
+    seconds: float
+    megabytes: float
+    executed: bool
+    outside: bool
+    shown: bool
+    message: str
+
+    @property
+    def held(self) -> bool:
+        """Refused with a message, or without any effect, in little time and memory."""
+        bounded = self.seconds <= MOST_SECONDS and self.megabytes <= MOST_MEGABYTES
+        return self.ended in ("refused", "harmless") and bounded and not (self.executed or self.outside or self.shown)
+
+
+def met(attack: Attack) -> Outcome:
+    """Run one in a process of its own, and look at what it left."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder).resolve()).made()
+        answers, asked = _FORK.Pipe(duplex=False)
+        child = _FORK.Process(target=_child, args=(attack, place, asked))
+        child.start()
+        asked.close()
+        ended, seconds, megabytes, text = "hung", GIVEN_UP, 0.0, ""
+        before: dict[str, tuple[int, bytes]] = {}
+        try:
+            if answers.poll(10 * GIVEN_UP):
+                before = answers.recv()
+            if answers.poll(GIVEN_UP):
+                ended, seconds, megabytes, text = answers.recv()
+        except EOFError:
+            ended = "aborted"
+        child.kill()
+        child.join()
+        lines = text.strip().splitlines()
+        return Outcome(
+            name=attack.name,
+            kind=attack.kind,
+            ended=ended,
+            seconds=round(seconds, 2),
+            megabytes=round(megabytes),
+            executed=place.canary.exists(),
+            outside=bool(before) and (place.seen_outside() != before or len(os.listdir(place.root)) > 2),
+            shown=SECRET in text or any(control in text for control in CONTROLS) or _is_copied(place),
+            message=(lines[-1] if lines else "").replace(folder, "")[:160],
+        )
+
+
+def _is_copied(place: Place) -> bool:
+    """Whether the private file is inside now, not as a link."""
+    for path in place.folder.rglob("*"):
+        if path.is_file() and not path.is_symlink() and path.stat().st_size == len(SECRET):
+            if path.read_bytes() == SECRET.encode():
+                return True
+    return False
+
+
+def _child(attack: Attack, place: Place, asked: Connection) -> None:
+    warnings.simplefilter("ignore")
+    os.chdir(place.folder)
+    action = attack.make(place)
+    asked.send(place.seen_outside())
+    text = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True)
+    ended = "harmless"
+    size, used, began = _peak(), time.process_time(), time.monotonic()
+    with redirect_stdout(text), redirect_stderr(text):
+        try:
+            action()
+        except SystemExit as end:
+            ended = "refused" if end.code else "harmless"
+        except HarmedError as harm:
+            ended = "harmed"
+            print(harm)
+        except (ValueError, OSError) as error:
+            ended = "refused" if str(error) else "crashed"
+            print(str(error).encode(errors="replace").decode() if attack.kind != "names" else "refused")
+        except BaseException:
+            ended = "crashed"
+            traceback.print_exc()
+    # What waits uses no processor, and takes its time as well.
+    seconds = max(time.process_time() - used, 0.0 if time.monotonic() - began < GIVEN_UP / 3 else GIVEN_UP)
+    sys.stdout.flush()
+    written = text.buffer.getvalue().decode(errors="replace")  # type: ignore[attr-defined]
+    asked.send((ended, seconds, _peak() - size, written))
+
+
+def _peak() -> float:
+    """Megabytes of this process at its largest."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    """Attacks, damage, soak."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="less damage, fewer files, no large bombs to pack")
+    parser.add_argument("--only", default="", help="attacks whose names hold this, and nothing else")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in IMPORTED:
+        import_module(name)
+    chosen = [each for each in ATTACKS if options.only in each.name]
+    outcomes = []
+    for number, each in enumerate(chosen, 1):
+        outcome = met(each)
+        outcomes.append(outcome)
+        mark = "held" if outcome.held else "DID NOT HOLD"
+        progress(f"{number} of {len(chosen)}: {outcome.name}: {outcome.ended}, {outcome.seconds} s, {mark}")
+        if not outcome.held:
+            progress(f"  {outcome}")
+    figures = {
+        "attacks": len(outcomes),
+        "by kind": dict(Counter(outcome.kind for outcome in outcomes)),
+        "ended": dict(Counter(outcome.ended for outcome in outcomes)),
+        "most seconds": max(outcome.seconds for outcome in outcomes),
+        "most megabytes": max(outcome.megabytes for outcome in outcomes),
+        "each": [asdict(outcome) for outcome in outcomes],
+    }
+    checks = [
+        Check("attacks whose code ran", sum(outcome.executed for outcome in outcomes), at_most=0),
+        Check("attacks that touched what is outside", sum(outcome.outside for outcome in outcomes), at_most=0),
+        Check("attacks that showed what they must not", sum(outcome.shown for outcome in outcomes), at_most=0),
+        Check("attacks that held", sum(outcome.held for outcome in outcomes), at_least=len(outcomes)),
+    ]
+    if not options.only:
+        damaged, damage_checks = damage(short=options.short)
+        soaked, soak_checks = soak(files=200 if options.short else 5000)
+        figures |= {"damage": damaged, "soak": soaked}
+        checks += [*damage_checks, *soak_checks, Check("attacks", len(outcomes), at_least=40)]
+    finish(f"python -m benchmarks.attacks{' --short' * options.short}", figures, checks)
+
+
+if __name__ == "__main__":
+    main()
