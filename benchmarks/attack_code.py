@@ -60,7 +60,7 @@ def _read_newest(folder: Path) -> Action:
 
 def _npz_of_objects(place: Place, name: str) -> Action:
     arrays = {"probabilities": np.full((4, 2), 0.5), "labels": np.zeros(4, int)}
-    np.savez(place.folder / "p.npz", **(arrays | {name: np.array([place.code()] * 4, object)}))  # type: ignore[arg-type]
+    np.savez(place.folder / "p.npz", **(arrays | {name: np.array([place.code()] * 4, object)}))
     return command("evaluate", place.folder / "p.npz")
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Callable
+from html.parser import HTMLParser
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from benchmarks.attack_places import (
 from counterpoise.predictions import Header, Predictions, write_predictions
 
 _STARTS = re.compile(r"^\s*[=+@\t\r]")
+_TAG = re.compile(r"(?<!\\)<(?:script|img)")
 
 
 def _predictions(place: Place, name: str, file: str = "p.parquet") -> str:
@@ -124,7 +126,18 @@ def names_that_are_markup_in_the_report(place: Place) -> Action:
 
 @attack("names")
 def names_that_end_attributes_in_the_report(place: Place) -> Action:
-    return _page(place, lambda text: re.search(r"<[^>]*\"'>|<[a-z]+[^>]*\sonerror=", text) is not None)
+    class Tags(HTMLParser):
+        found = False
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.found |= tag == "script" or any(name.startswith("on") for name, _ in attrs)
+
+    def look(text: str) -> bool:
+        tags = Tags()
+        tags.feed(text)
+        return tags.found
+
+    return _page(place, look)
 
 
 @attack("names")
@@ -151,7 +164,7 @@ def names_that_are_commands_in_latex(place: Place) -> Action:
 @attack("names")
 def names_that_are_markup_in_markdown(place: Place) -> Action:
     run = command("evaluate", _predictions(place, f"{MARKUP}[x](javascript:alert(1))|a"), "--markdown")
-    return printed(run, lambda text: "<script" in text or "<img" in text, "a name is markup")
+    return printed(run, lambda text: _TAG.search(text) is not None, "a name is markup")
 
 
 @attack("names")
@@ -166,7 +179,7 @@ def names_that_are_markup_in_a_model_card(place: Place) -> Action:
 
     def run() -> None:
         save_pretrained(config.build(), place.folder / "hub", config=config, card=card)
-        if "<script" in (place.folder / "hub" / "README.md").read_text():
+        if _TAG.search((place.folder / "hub" / "README.md").read_text()):
             raise HarmedError("a name is markup in the card")
 
     return run

@@ -194,23 +194,21 @@ def a_cell_of_a_store_links_to_a_private_file(place: Place) -> Action:
 
 
 def _external(place: Place, location: str) -> Action:
-    import onnx
     from onnx import TensorProto, helper
 
     weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
     for key, value in (("location", location), ("length", "8")):
         weights.external_data.add(key=key, value=value)
-    value = helper.make_tensor_value_info
+    described = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "w"], ["logits"])],
         "g",
-        [value("x", TensorProto.FLOAT, [2])],
-        [value("logits", TensorProto.FLOAT, [2])],
+        [described("x", TensorProto.FLOAT, [2])],
+        [described("logits", TensorProto.FLOAT, [2])],
         [weights],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     (place.folder / "model.onnx").write_bytes(model.SerializeToString())
-    _ = onnx
 
     def run() -> None:
         import torch

@@ -20,6 +20,10 @@ MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><!--{{7*7}}"
 FORMULA = "=cmd|' /C calc'!A0"
 
 
+MOST_SECONDS, MOST_MEGABYTES = 2.0, 500.0
+"""Of processor time and memory, above the imports, until an artefact is refused or has been read."""
+
+
 class HarmedError(Exception):
     """An attack had its effect."""
 
@@ -93,16 +97,19 @@ class Attack:
     name: str
     kind: str
     make: Callable[[Place], Action]
+    megabytes: float
 
 
 ATTACKS: list[Attack] = []
 
 
-def attack(kind: str) -> Callable[[Callable[[Place], Action]], Callable[[Place], Action]]:
-    """Add an attack of that kind, named as its function is."""
+def attack(
+    kind: str, *, megabytes: float = MOST_MEGABYTES
+) -> Callable[[Callable[[Place], Action]], Callable[[Place], Action]]:
+    """Add an attack of that kind, named as its function is; it may take so much memory."""
 
     def added(make: Callable[[Place], Action]) -> Callable[[Place], Action]:
-        ATTACKS.append(Attack(make.__name__.strip("_").replace("_", " "), kind, make))
+        ATTACKS.append(Attack(make.__name__.strip("_").replace("_", " "), kind, make, megabytes))
         return make
 
     return added
@@ -128,11 +135,11 @@ def printed(action: Action, check: Callable[[str], bool], complaint: str) -> Act
         try:
             action()
         except SystemExit as end:
-            text = sys.stdout.getvalue()  # type: ignore[attr-defined]
+            text = sys.stdout.getvalue()
             if end.code:
                 raise
         else:
-            text = sys.stdout.getvalue()  # type: ignore[attr-defined]
+            text = sys.stdout.getvalue()
         finally:
             sys.stdout = before
         print(text)

@@ -150,8 +150,11 @@ def from_pretrained(
     weights = folder / WEIGHTS
     metadata, tensors = read_safetensors(weights)
     if model is None:
-        with torch.device("meta"):  # so that a file is refused before its sizes are taken for granted
-            require_fit(config.build(), metadata, tensors, path=weights)
+        try:
+            with torch.device("meta"):  # so that a file is refused before its sizes are taken for granted
+                require_fit(config.build(), metadata, tensors, path=weights)
+        except RuntimeError as error:
+            raise ValueError(f"{folder / CONFIG} is of a network that cannot be built: {error}") from None
     filled = config.build() if model is None else model
     fill(filled, metadata, tensors, path=weights)
     return Pretrained(filled.eval(), config)

@@ -1,0 +1,122 @@
+"""Files of somebody who means harm: what they name, claim or are must not reach further than an error."""
+
+import json
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from counterpoise.calibrators import load_calibrator
+from counterpoise.cli.check import read_rules
+from counterpoise.data import index_shards, load_images
+from counterpoise.data.tars import ShardIndex
+from counterpoise.export import load_onnx
+from counterpoise.export.config import ModelConfig
+from counterpoise.integrations.hub import from_pretrained
+from counterpoise.metrics import Scores
+from counterpoise.metrics.state import ScoreState
+from counterpoise.models import Backbone
+from counterpoise.predictions import PredictionFileError, find_shards, read_predictions, write_predictions
+from counterpoise.training.checkpoints import Entry, Manifest, newest_intact, read_manifest, write_manifest
+from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder, read_environment
+from counterpoise.training.parts import Parts, read_parts, write_parts
+from counterpoise_study.manifest import Manifest as StoreManifest
+from fuzzing.seeds import table
+
+PIPES = {
+    "p.csv": read_predictions,
+    "p.parquet": read_predictions,
+    "manifest.json": find_shards,
+    "calibrator.safetensors": load_calibrator,
+    "state.safetensors": ScoreState.load,
+    "scores.json": Scores.load,
+    "config.json": ModelConfig.load,
+    "model.onnx": load_onnx,
+    "rules.toml": read_rules,
+    "train.tar": lambda path: index_shards(path.parent / "*.tar"),
+    "train.parquet": lambda path: load_images(path.parent, "train"),
+    "checkpoints/manifest.json": lambda path: read_manifest(path.parent),
+    "parts.json": lambda path: read_parts(path.parent),
+    "environment.json": lambda path: read_environment(RunFolder(path.parent)),
+    "steps.csv": lambda path: RowLog(path, STEP_COLUMNS).rows(),
+    "manifest.jsonl": lambda path: StoreManifest(path).refresh(),
+}
+
+
+@pytest.mark.parametrize("name", PIPES)
+def test_a_pipe_is_refused_and_not_waited_for(name, tmp_path):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=r"is a pipe or a device, not a file"):
+        PIPES[name](path)
+
+
+def test_a_digest_that_is_a_pipe_is_refused(tmp_path):
+    write_predictions(tmp_path / "p.parquet", table(4))
+    (tmp_path / "p.parquet.sha256").unlink()
+    os.mkfifo(tmp_path / "p.parquet.sha256")
+    with pytest.raises(PredictionFileError, match=r"p\.parquet\.sha256 is a pipe"):
+        read_predictions(tmp_path / "p.parquet")
+
+
+@pytest.mark.parametrize(
+    "lines", [b"null\n", b'\n \tnull\n{"label": 0}\n', b'{"label": 0}\nnull\n', b"\xef\xbb\xbfnull"]
+)
+def test_a_null_line_which_arrow_does_not_survive_is_refused(lines, tmp_path):
+    (tmp_path / "p.jsonl").write_bytes(lines)
+    with pytest.raises(PredictionFileError, match="a line of it is null"):
+        read_predictions(tmp_path / "p.jsonl")
+
+
+def test_null_inside_a_line_is_a_missing_value(tmp_path):
+    rows = [{"id": "null", "label": 0, "logits": [1.0, 2.0]}, {"id": "b", "label": None, "logits": [1.0, 2.0]}]
+    (tmp_path / "p.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert read_predictions(tmp_path / "p.jsonl").labels.tolist() == [0, -1]
+
+
+def test_lists_of_json_that_begin_with_null_lead_nowhere(tmp_path):
+    (tmp_path / "p.jsonl").write_text('{"label": 0, "logits": [null, 1.0]}\n' * 3)
+    with pytest.raises(PredictionFileError, match=r"not a readable file of JSON lines.*out of bounds"):
+        read_predictions(tmp_path / "p.jsonl")
+
+
+@pytest.mark.parametrize("name", ["../step-000000001.ckpt", "/dev/zero", "step-1.ckpt/x", "", "manifest.json"])
+def test_a_checkpoint_is_named_as_checkpoints_are(name, tmp_path):
+    write_manifest(tmp_path, Manifest(last=Entry("step-000000001.ckpt", "0" * 64, 1, 1, 0)))
+    text = (tmp_path / "manifest.json").read_text()
+    (tmp_path / "manifest.json").write_text(text.replace("step-000000001.ckpt", name))
+    with pytest.raises(ValueError, match="is not the name of a checkpoint"):
+        newest_intact(tmp_path)
+
+
+def test_a_part_is_named_as_parts_are(tmp_path):
+    write_parts(tmp_path, Parts({"part-00001.safetensors": "0" * 64}, {}))
+    text = (tmp_path / "parts.json").read_text()
+    assert read_parts(tmp_path).sha256
+    (tmp_path / "parts.json").write_text(text.replace("part-00001.safetensors", "../../x"))
+    with pytest.raises(ValueError, match="is not the name of a part"):
+        read_parts(tmp_path)
+
+
+def test_nested_rules_are_refused(tmp_path):
+    (tmp_path / "rules.toml").write_text("require = " + "[" * 10_000)
+    with pytest.raises(ValueError, match=r"--rules .*recursion"):
+        read_rules(tmp_path / "rules.toml")
+
+
+def test_an_index_has_no_more_samples_than_its_shard_has_room_for():
+    index = ShardIndex(bytes=10_240, samples=3, group=1000, places=[0])
+    with pytest.raises(ValueError, match="not those of a shard"):
+        replace(index, samples=1000)
+
+
+def test_a_network_that_nobody_can_build_is_refused(tmp_path):
+    from safetensors.numpy import save_file
+
+    config = ModelConfig(("a", "b"), (3, 8, 8), backbone=Backbone("cnn", width=10**9))
+    (tmp_path / "config.json").write_text(config.to_json())
+    save_file({"w": np.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"config\.json is of a network that cannot be built"):
+        from_pretrained(tmp_path)
