@@ -17,7 +17,7 @@ from counterpoise.predictions.digest import Source
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import PredictionFileError
 
-_BLOCK_BYTES = 1 << 23
+_BLOCK_BYTES, _SAMPLE_BYTES = 1 << 23, 1 << 20
 _LONGEST_MESSAGE = 300
 _WHAT = "CSV file"
 _INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
@@ -88,7 +88,10 @@ def _split(lines: list[str], separator: str) -> tuple[str, tuple[str, ...], tupl
 def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:
     """The first rows, each column of the type that its cells have."""
     with opened(source) as handle:
-        batches = _batches(handle, dialect, {}, [*dialect.names])
+        # Arrow reads several blocks ahead, and short rows make a million of a large one.
+        line = sum(map(len, (*dialect.names, *dialect.first))) + len(dialect.names)
+        block = min(_BLOCK_BYTES, max(_SAMPLE_BYTES, 100 * line))
+        batches = _batches(handle, dialect, {}, [*dialect.names], block=block)
         batch = next(batches, None)
     if batch is None:
         raise PredictionFileError("it has a header line and no rows")
@@ -101,7 +104,10 @@ def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:
 
 def _as_numbers(column: pa.Array) -> pa.Array:
     """A column whose first cell is a number, so that one that is not is refused by row when it is read."""
-    return pa.array([float(cell) if _is_number(cell) else None for cell in column.to_pylist()], pa.float64())
+    try:
+        return column.cast(pa.float64())
+    except pa.ArrowInvalid:  # one that is not is missing here
+        return pa.array([float(cell) if _is_number(cell) else None for cell in column.to_pylist()], pa.float64())
 
 
 def _is_number(cell: str | None) -> bool:
@@ -117,11 +123,13 @@ def _batches(
     dialect: _Dialect,
     types: dict[str, pa.DataType],
     wanted: list[str],
+    *,
+    block: int = _BLOCK_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     try:
         with pa_csv.open_csv(
             handle,
-            read_options=pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=dialect.encoding),
+            read_options=pa_csv.ReadOptions(use_threads=False, block_size=block, encoding=dialect.encoding),
             parse_options=pa_csv.ParseOptions(newlines_in_values=True, delimiter=dialect.separator),
             convert_options=pa_csv.ConvertOptions(
                 column_types=types,
