@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
@@ -56,7 +56,13 @@ def _predictions(name: str, made: Callable[[Path], Any], *, digest: bool) -> For
 
 def _of_table(path: Path) -> object:
     table = read_predictions(path)
-    return repr((table.values.tobytes(), table.labels.tobytes(), np.asarray(table.ids).tolist(), table.header))
+    return [_part(getattr(table, field.name)) for field in fields(table)]
+
+
+def _part(value: Any) -> object:
+    if isinstance(value, np.ndarray):
+        return value.tolist() if value.dtype == object else value.tobytes()
+    return value.texts() if hasattr(value, "texts") else repr(value)
 
 
 FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
@@ -116,7 +122,9 @@ def _plain(value: Any) -> object:
     network = getattr(value, "model", None)
     if network is not None and hasattr(network, "state_dict"):
         return [(name, tensor.numpy().tobytes()) for name, tensor in network.state_dict().items()]
-    return value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value)
+    if isinstance(value, torch.Tensor):
+        return value.numpy().tobytes()
+    return value.to_json() if hasattr(value, "to_json") else repr(value)
 
 
 def forms(folder: Path) -> tuple[dict[str, Form], dict[str, Form]]:

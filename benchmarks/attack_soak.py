@@ -17,7 +17,7 @@ from counterpoise.predictions import Predictions, write_predictions
 MOST_GROWTH = 0.02
 """Share by which memory may grow after the warm-up."""
 
-_DISTINCT, _ROWS = 20, 200
+_DISTINCT, _ROWS = 20, 50
 _SAMPLES = 20
 
 

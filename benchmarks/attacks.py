@@ -148,6 +148,7 @@ def main() -> None:
     """Attacks, damage, soak."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="less damage, fewer files, no large bombs to pack")
+    parser.add_argument("--files", type=int, default=None, help="of the soak; by default 5,000, or 200 with --short")
     parser.add_argument("--only", default="", help="attacks whose names hold this, and nothing else")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -178,7 +179,7 @@ def main() -> None:
     ]
     if not options.only:
         damaged, damage_checks = damage(short=options.short)
-        soaked, soak_checks = soak(files=200 if options.short else 5000)
+        soaked, soak_checks = soak(files=options.files or (200 if options.short else 5000))
         figures |= {"damage": damaged, "soak": soaked}
         checks += [*damage_checks, *soak_checks, Check("attacks", len(outcomes), at_least=40)]
     finish(f"python -m benchmarks.attacks{' --short' * options.short}", figures, checks)

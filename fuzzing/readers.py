@@ -56,6 +56,12 @@ def _predictions(path: Path) -> None:
     read_predictions(path)
 
 
+def _with_labels(path: Path) -> None:
+    from counterpoise.predictions import Columns, read_predictions
+
+    read_predictions(path, Columns(labels=str(path.with_name("labels.npy"))))
+
+
 def _verified(path: Path) -> None:
     _predictions(path)
     stated = path.with_name(f"{path.name}.sha256").read_bytes()
@@ -193,7 +199,7 @@ READERS: dict[str, Reader] = {
     "csv-gz": Reader("p.csv.gz", seeds.csv_gz, _predictions),
     "json-lines": Reader("p.jsonl", seeds.json_lines, _predictions),
     "npz": Reader("p.npz", seeds.npz, _predictions),
-    "npy": Reader("probabilities.npy", seeds.npy, _predictions),
+    "npy": Reader("probabilities.npy", seeds.npy, _with_labels),
     "safetensors": Reader("p.safetensors", seeds.safetensors, _predictions),
     "arrow": Reader("p.arrow", seeds.arrow, _predictions),
     "shards": Reader("manifest.json", _shards, _shard_manifest),

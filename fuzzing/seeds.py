@@ -55,9 +55,11 @@ def parquet(folder: Path) -> Sequence[bytes]:
 def csv(_: Path) -> Sequence[bytes]:
     """With commas, with semicolons and decimal commas, in UTF-16, with quotes."""
     rows = probabilities(4).round(4).tolist()
-    plain = "id,label,cat,dog,owl\n" + "".join(f"{n},{n % 3},{','.join(map(str, row))}\n" for n, row in enumerate(rows))
+    plain = "id,label,probability_cat,probability_dog,probability_owl\n" + "".join(
+        f"{n},{n % 3},{','.join(map(str, row))}\n" for n, row in enumerate(rows)
+    )
     foreign = plain.replace(",", ";").replace(".", ",")
-    quoted = 'label,"p_0","p_1",model\ncat,0.25,0.75,"a, ""b"""\ndog,0.5,0.5,"x\ny"\n'
+    quoted = 'label,"probability_cat","probability_dog",who\ncat,0.25,0.75,"a, ""b"""\ndog,0.5,0.5,"x\ny"\n'
     correct = "confidence,correct,severity\n0.9,1,0\n0.4,0,1\n"
     return [plain.encode(), foreign.encode(), plain.encode("utf-16"), quoted.encode(), correct.encode()]
 
@@ -70,7 +72,10 @@ def csv_gz(folder: Path) -> Sequence[bytes]:
 def json_lines(_: Path) -> Sequence[bytes]:
     """Lists of logits, and columns."""
     lists = [{"id": n, "label": n % 3, "logits": row} for n, row in enumerate(probabilities(3).tolist())]
-    columns = [{"label": "cat", "p_cat": 0.25, "p_dog": 0.75}, {"label": "dog", "p_cat": 0.5, "p_dog": 0.5}]
+    columns = [
+        {"label": "cat", "probability_cat": 0.25, "probability_dog": 0.75},
+        {"label": "dog", "probability_cat": 0.5, "probability_dog": 0.5},
+    ]
     return ["".join(f"{json.dumps(row)}\n" for row in rows).encode() for rows in (lists, columns)]
 
 

@@ -24,6 +24,15 @@ def test_a_file_that_was_once_read_wrongly_is_read_or_refused_as_documented(case
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_damaged_was_whole_before(name, tmp_path):
+    reader = READERS[name]
+    for data in reader.seeds(tmp_path):
+        (tmp_path / reader.file).write_bytes(data)
+        reader.read(tmp_path / reader.file)
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["csv", "npy", "parquet", "recipe", "rules", "webdataset"])
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200))

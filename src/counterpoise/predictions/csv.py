@@ -124,12 +124,14 @@ def _batches(
     types: dict[str, pa.DataType],
     wanted: list[str],
     *,
-    block: int = _BLOCK_BYTES,
+    block: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     try:
         with pa_csv.open_csv(
             handle,
-            read_options=pa_csv.ReadOptions(use_threads=False, block_size=block, encoding=dialect.encoding),
+            read_options=pa_csv.ReadOptions(
+                use_threads=False, block_size=block or _BLOCK_BYTES, encoding=dialect.encoding
+            ),
             parse_options=pa_csv.ParseOptions(newlines_in_values=True, delimiter=dialect.separator),
             convert_options=pa_csv.ConvertOptions(
                 column_types=types,
