@@ -191,7 +191,8 @@ class ScoreState:
         )
         if self.options.clustered:
             scores = with_intervals_of_ids(scores, part.grouped(), part.ranks)
-        return replace(scores, groups=group_scores(self.groups, self.group_metrics))
+        groups = group_scores(self.groups, self.group_metrics, options=self.options, classes=self.classes)
+        return replace(scores, groups=groups)
 
     def notices(self) -> list[str]:
         """What a reader of the scores should know."""
