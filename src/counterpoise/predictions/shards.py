@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from counterpoise._addresses import Address, as_path
+from counterpoise._documents import CHANGED, is_changed, with_digest
 from counterpoise._files import FilePath, digest_of, write_text
 from counterpoise.predictions.columns import Reading
 from counterpoise.predictions.digest import Source
@@ -187,7 +188,7 @@ def write_manifest(folder: str | FilePath, shards: Iterable[Shard] | None = None
         raise PredictionFileError(f"{root}: it holds no file of predictions ({', '.join(FORMATS)})")
     entries = [{"name": each.path.name, "rows": each.rows, "bytes": each.size, "sha256": each.digest} for each in found]
     document = {"schema": MANIFEST_SCHEMA, "schema_version": MANIFEST_VERSION, "shards": entries}
-    write_text(root / MANIFEST, json.dumps(document, indent=1))
+    write_text(root / MANIFEST, json.dumps(with_digest(document), indent=1))
     return root / MANIFEST
 
 
@@ -227,6 +228,8 @@ def _manifest(path: FilePath, beside: Listed) -> ShardSet:
     sizes = {each.name: size for each, size in beside}
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(document, dict) and is_changed(document):
+            raise ValueError(f"{CHANGED}, or write it again (write_manifest)")
         if document["schema"] != MANIFEST_SCHEMA or document["schema_version"] not in (1, MANIFEST_VERSION):
             raise ValueError(f"its schema is {document['schema']!r}, version {document['schema_version']!r}")
         entries = [

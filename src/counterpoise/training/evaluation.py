@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoise._digests import digest_path
 from counterpoise._files import FilePath, write_text
 from counterpoise.data.corruptions import corrupted
 from counterpoise.data.images import Images
@@ -24,7 +25,6 @@ from counterpoise.metrics.protocol import Estimates
 from counterpoise.models.backbone import RANDOM
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
-from counterpoise.predictions.digest import digest_path
 from counterpoise.recipes.checks import corruption_names
 from counterpoise.recipes.config import EvaluationOptions, ValidationMetric
 from counterpoise.scoring import score_files

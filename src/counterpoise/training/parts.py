@@ -32,13 +32,13 @@ class Parts:
 
 def write_parts(folder: Path, parts: Parts) -> Written:
     """Make the folder a checkpoint."""
-    text = to_document(parts, schema=SCHEMA, version=SCHEMA_VERSION, indent=None)
+    text = to_document(parts, schema=SCHEMA, version=SCHEMA_VERSION, indent=None, sealed=False)
     return write_verified(folder / PARTS, lambda file: file.write(text.encode()))
 
 
 def read_parts(path: Path) -> Parts:
     """What the folder of a sharded checkpoint is made of."""
     try:
-        return from_document(Parts, (path / PARTS).read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
+        return from_document(Parts, (path / PARTS).read_text(), schema=SCHEMA, version=SCHEMA_VERSION, sealed=False)
     except ValueError as error:
         raise ValueError(f"{path / PARTS}: {error}") from None
