@@ -56,6 +56,14 @@ def replacing_vouched(path: str | Path) -> Iterator[Path]:
     write_digest(target, digest)
 
 
+def is_vouched(path: FilePath) -> bool:
+    """Whether a file is what the digest beside it says; False where one of the two is missing."""
+    try:
+        return stated_digest(digest_path(path)) == digest_of(path)
+    except (FileNotFoundError, ValueError):
+        return False
+
+
 def read_vouched(path: FilePath) -> bytes:
     """The bytes of a file, which are refused where they do not agree with the digest beside it."""
     data = path.read_bytes()

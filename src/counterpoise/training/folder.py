@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 
 import counterpoise
 from counterpoise._addresses import as_path
+from counterpoise._digests import SUMS
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
 from counterpoise._files import FilePath, replacing, write_text
@@ -268,7 +269,8 @@ def require_new(folder: RunFolder) -> None:
             f"{folder.path} holds a run already; `counterpoise resume {folder.path}` continues it, "
             "or choose another --out"
         )
-    left = [folder.primary, folder.predictions, folder.member(0).path.parent, *folder.checkpoints.glob("*.ckpt")]
+    left = [folder.primary, folder.predictions, folder.path / SUMS, folder.member(0).path.parent]
+    left += folder.checkpoints.glob("*.ckpt")
     if found := [str(path.relative_to(folder.path)) for path in left if path.exists()]:
         raise ValueError(
             f"{folder.path} holds {', '.join(found[:3])} of another run, and no {folder.config.name}; remove the "
