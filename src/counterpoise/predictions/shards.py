@@ -223,9 +223,13 @@ def _shards(listed: Listed) -> tuple[Shard, ...]:
     return tuple(Shard(path, size=size) for path, size in sorted(found, key=lambda each: _natural(each[0])))
 
 
-def _manifest(path: FilePath, beside: Listed) -> ShardSet:
-    """The set that a manifest describes, of the files beside it."""
-    sizes = {each.name: size for each, size in beside}
+def vouched_files(path: Path) -> dict[str, str]:
+    """SHA-256 of the files that a manifest names."""
+    return {name: digest for name, _, digest, _ in _entries(path)}
+
+
+def _entries(path: FilePath) -> list[tuple[str, int, str, int | None]]:
+    """Name, rows, SHA-256 and, since version 2, bytes of each file that a manifest names."""
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(document, dict) and is_changed(document):
@@ -236,7 +240,7 @@ def _manifest(path: FilePath, beside: Listed) -> ShardSet:
             (str(each["name"]), int(each["rows"]), str(each["sha256"]), int(each["bytes"]) if "bytes" in each else None)
             for each in document["shards"]
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PredictionFileError(f"{path}: not a manifest of shards: {error}") from None
     if not entries:
         raise PredictionFileError(f"{path}: the manifest names no file")
@@ -245,6 +249,13 @@ def _manifest(path: FilePath, beside: Listed) -> ShardSet:
     for name, *_ in entries:
         if PurePosixPath(name).name != name or Path(name).name != name:
             raise PredictionFileError(f"{path}: the manifest names {name!r}, which is not a file beside it")
+    return entries
+
+
+def _manifest(path: FilePath, beside: Listed) -> ShardSet:
+    """The set that a manifest describes, of the files beside it."""
+    sizes, entries = {each.name: size for each, size in beside}, _entries(path)
+    for name, *_ in entries:
         if name not in sizes:
             raise PredictionFileError(f"{path}: the manifest names {name}, which is missing; restore it")
     for name, _, _, size in entries:

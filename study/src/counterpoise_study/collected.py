@@ -186,12 +186,21 @@ class Records:
             path = self._store.record_file(cell.id)
             try:
                 self._read[cell.id] = CellRecord.from_json(path.read_text(encoding="utf-8"))
+                self._require_committed(cell)
             except (OSError, ValueError) as error:
                 raise ValueError(
                     f"{path} belongs to a finished cell, and cannot be read: {error}; restore it, or remove it, and "
                     "`counterpoise-study run ... --again` makes it anew"
                 ) from None
         return self._read[cell.id]
+
+    def _require_committed(self, cell: Cell) -> None:
+        """Refuse a record of something else than what the manifest says was finished."""
+        record, committed = self._read[cell.id], self._progress.metrics[cell.id, "complete"]
+        if record.validation != committed:
+            raise ValueError("its validation metrics are not those of manifest.jsonl: one of the two was changed")
+        if Cell(record.recipe, record.source).id != cell.id:
+            raise ValueError("its recipe is not that of the cell whose folder it is in")
 
 
 def collect(store: Store, *, studies: Sequence[str] = ()) -> list[StudyResults]:
@@ -201,6 +210,7 @@ def collect(store: Store, *, studies: Sequence[str] = ()) -> list[StudyResults]:
         raise ValueError(f"{store.path} has no study {', '.join(missing)}; it has {', '.join(requests)}")
     if unknown := [name for name in requests if name not in STUDIES]:
         raise ValueError(f"{store.path} holds {', '.join(unknown)}, which this release does not know")
+    store.require_whole()
     progress = store.progress()
     records = Records(store, progress)
     return [
