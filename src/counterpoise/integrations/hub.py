@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from counterpoise._digests import SUMS, changed_in, read_sums, sums_of, write_sums
+from counterpoise._digests import SUMS, changed_in, inside, read_sums, sums_of, write_sums
 from counterpoise._extras import require
 from counterpoise._files import digest_of, read_safetensors, write_text
 from counterpoise.export.config import SCHEMA, ModelConfig
@@ -120,6 +120,8 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: "Hf
         raise ValueError(
             f"{target}: {', '.join(changed)} changed after save_pretrained wrote the folder; save it again"
         )
+    for path in _files(target):
+        inside(target, path.name)  # a link would upload what it points at
     write_sums(target, sums_of(target, _files(target)))
     client = api or _hub("an upload to the Hub").HfApi()
     with _reaching_the_hub(f"{target} is complete, and not uploaded"):

@@ -40,6 +40,7 @@ from counterpoise.training.folder import (
     member_folders,
     record_resumption,
     require_new,
+    require_no_links,
     start,
 )
 from counterpoise.training.networks import (
@@ -111,6 +112,7 @@ def resume(
     """
     run = RunFolder(Path(folder))
     recipe = run.recipe()
+    require_no_links(run)
     settle_rank(recipe.engine.processes)
     plan = _prepared(recipe, run, root=root, models=models, data=data)
     if not is_first_process():
