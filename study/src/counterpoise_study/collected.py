@@ -205,12 +205,12 @@ class Records:
 
 def collect(store: Store, *, studies: Sequence[str] = ()) -> list[StudyResults]:
     """The studies of a store, in the order of the paper; by default all that were asked for."""
+    store.require_whole()
     requests = {request.study: request for request in store.contents.requests}
     if missing := [name for name in studies if name not in requests]:
         raise ValueError(f"{store.path} has no study {', '.join(missing)}; it has {', '.join(requests)}")
     if unknown := [name for name in requests if name not in STUDIES]:
         raise ValueError(f"{store.path} holds {', '.join(unknown)}, which this release does not know")
-    store.require_whole()
     progress = store.progress()
     records = Records(store, progress)
     return [
