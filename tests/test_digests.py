@@ -29,9 +29,11 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.scores import Scores
 from counterpoise.predictions import Predictions, find_shards, write_predictions
 from counterpoise.predictions.shards import write_manifest
-from counterpoise.training.checkpoints import Entry, Manifest, read_manifest
+from counterpoise.training.checkpoints import Entry, Manifest, read_manifest, read_state
 from counterpoise.training.checkpoints import write_manifest as write_checkpoints
+from counterpoise.training.data import keep_split
 from counterpoise.training.parts import read_parts
+from runs import small_data, small_recipe
 
 GOLDEN = Path(__file__).parent / "golden" / "documents"
 LOGITS, LABELS = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
@@ -252,3 +254,49 @@ def test_parts_are_named_by_their_number(tmp_path, file):
     (tmp_path / "parts.json").write_text(json.dumps(document))
     with pytest.raises(ValueError, match=r"parts\.json: it names .* which is no file of a checkpoint"):
         read_parts(tmp_path)
+
+
+def test_a_checkpoint_that_holds_code_is_refused(tmp_path):
+    class Code:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    torch.save({"state": Code()}, tmp_path / "step-000000001.ckpt")
+    with pytest.raises(Exception, match=r"weights_only|Weights only"):
+        read_state(tmp_path / "step-000000001.ckpt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_onnx_file_cannot_name_another_file(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from counterpoise.export import load_onnx
+
+    (tmp_path / "private").write_bytes(bytes(16))
+    weight = onnx.TensorProto(name="w", dims=[4], data_type=onnx.TensorProto.FLOAT, data_location=1)
+    for key, value in {"location": str(tmp_path / "private"), "offset": "0", "length": "16"}.items():
+        weight.external_data.add(key=key, value=value)
+    info = onnx.helper.make_tensor_value_info
+    float32 = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        [info("x", float32, [4])],
+        [info("y", float32, [4])],
+        [weight],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    for location in (str(tmp_path / "private"), "private", "../private"):
+        weight_of = model.graph.initializer[0]
+        weight_of.external_data[0].value = location
+        (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+        with pytest.raises(ValueError, match="is no ONNX file that this ONNX Runtime can read"):
+            load_onnx(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("text", ['{"validation": [1, 2]}', "[1]", "{", '{"validation": 5}'])
+def test_a_split_is_compared_and_not_used(tmp_path, text):
+    recipe = small_recipe()
+    (tmp_path / "split.json").write_text(text)
+    with pytest.raises(ValueError, match=r"split\.json (is damaged|holds other images)"):
+        keep_split(tmp_path / "split.json", small_data(recipe))

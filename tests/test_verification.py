@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from counterpoise._addresses import Address
 from counterpoise._digests import SUMS, read_sums
 from counterpoise._files import read_safetensors
 from counterpoise.calibrators import TemperatureScaling
@@ -21,7 +22,7 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import Predictions, write_predictions
 from counterpoise.predictions.shards import write_manifest
 from counterpoise.training import load_run, resume, train
-from counterpoise.training.folder import RunFolder
+from counterpoise.training.folder import RunFolder, local_run
 from counterpoise.verification import verify
 from runs import small_data, small_recipe
 
@@ -155,6 +156,13 @@ def test_sizes_in_the_metadata_of_weights_are_bounded(run, entry, value, message
     save_file(tensors, run / "primary.safetensors", metadata=metadata | {entry: value})
     with pytest.raises(ValueError, match=message):
         load_run(run)
+
+
+def test_names_in_a_store_lead_nowhere_else(monkeypatch, tmp_path):
+    monkeypatch.setattr(Address, "listed", lambda self: [(self / "..", 3)])
+    monkeypatch.setattr(Address, "read_bytes", lambda _: b"abc")
+    with pytest.raises(ValueError, match=r"names '\.\.', which is no file within its folder"):
+        local_run("s3://bucket/of-somebody/run")
 
 
 # Other folders and files
