@@ -8,6 +8,7 @@ files in it as the manifest vouches for `parts.json`. Who verifies, removes or r
 """
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,11 +64,23 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.exists():
         return Manifest()
     try:
-        return from_document(
+        found = from_document(
             Manifest, path.read_text(), schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: _to_version_2}
         )
+        for name in found.files:
+            if not re.fullmatch(r"step-\d+\.ckpt", name):
+                raise ValueError(f"it names {name!r}, which is no checkpoint")
     except ValueError as error:
         raise ValueError(f"{path}: {error}; restore it, or remove the checkpoints with it to begin anew") from None
+    return found
+
+
+def vouched_files(path: Path) -> dict[str, str]:
+    """SHA-256 of the files that a manifest names; of a folder, of its `parts.json`, which names the others."""
+    manifest = read_manifest(path.parent)
+    entries = [entry for entry in (manifest.last, manifest.previous, manifest.best) if entry is not None]
+    within = {entry.file: f"{entry.file}/{PARTS}" for entry in entries if (path.parent / entry.file).is_dir()}
+    return {within.get(entry.file, entry.file): entry.sha256 for entry in entries}
 
 
 def _to_version_2(document: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a sharded checkpoint is made of: `parts.json`, which is written when all its other files have been read back."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +33,22 @@ class Parts:
 
 def write_parts(folder: Path, parts: Parts) -> Written:
     """Make the folder a checkpoint."""
-    text = to_document(parts, schema=SCHEMA, version=SCHEMA_VERSION, indent=None)
+    text = to_document(parts, schema=SCHEMA, version=SCHEMA_VERSION, indent=None, sealed=False)
     return write_verified(folder / PARTS, lambda file: file.write(text.encode()))
 
 
 def read_parts(path: Path) -> Parts:
     """What the folder of a sharded checkpoint is made of."""
     try:
-        return from_document(Parts, (path / PARTS).read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
+        found = from_document(Parts, (path / PARTS).read_text(), schema=SCHEMA, version=SCHEMA_VERSION, sealed=False)
+        for name in found.sha256:
+            if not re.fullmatch(r"state\.ckpt|part-\d{5,}\.safetensors", name):
+                raise ValueError(f"it names {name!r}, which is no file of a checkpoint")
     except ValueError as error:
         raise ValueError(f"{path / PARTS}: {error}") from None
+    return found
+
+
+def vouched_files(path: Path) -> dict[str, str]:
+    """SHA-256 of the files that a `parts.json` names."""
+    return read_parts(path.parent).sha256

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from counterpoise.predictions import Header
 from counterpoise.recipes.config import EvaluationOptions
 from counterpoise.training.devices import full_float32, require_device
 from counterpoise.training.folder import RunFolder, installed_versions, local_run, trained_folders
-from counterpoise.training.networks import Members, header_of, image_shape, load_run
+from counterpoise.training.networks import Members, header_of, image_shape, load_run, stated_lists
 
 DEFAULT_BATCH = EvaluationOptions().batch
 
@@ -212,5 +211,5 @@ def _stated(metadata: Mapping[str, str], path: FilePath) -> ModelConfig:
             f"{path} was not written by `counterpoise export`: its metadata lack {', '.join(missing)}; from Python, "
             "give config=ModelConfig(...)"
         )
-    names, mean, std = (tuple(json.loads(metadata[name])) for name in ("class_names", "mean", "std"))
+    names, mean, std = stated_lists(metadata, path)
     return ModelConfig(names, shape=image_shape(metadata), mean=mean, std=std)
