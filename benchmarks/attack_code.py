@@ -11,6 +11,7 @@ from benchmarks.attack_places import Action, Place, attack, command
 from counterpoise._files import digest_of
 from counterpoise.models import Backbone, build_model
 from counterpoise.recipes.config import Recipe
+from fuzzing.documents import unsealed
 
 
 def model_folder(place: Place, *, backbone: dict[str, object] | None = None) -> Path:
@@ -18,7 +19,7 @@ def model_folder(place: Place, *, backbone: dict[str, object] | None = None) -> 
     from counterpoise.export.config import ModelConfig
 
     config = ModelConfig(("a", "b"), (3, 8, 8), (0.5,) * 3, (0.2,) * 3, 1.5, Backbone("cnn", width=4))
-    document = json.loads(config.to_json())
+    document = json.loads(unsealed(config.to_json().encode()))
     document["backbone"] |= backbone or {}
     (place.folder / "config.json").write_text(json.dumps(document))
     return place.folder
@@ -208,7 +209,7 @@ def a_shared_configuration_names_a_model_elsewhere(place: Place) -> Action:
 
 @attack("code")
 def a_recipe_names_an_import_path(place: Place) -> Action:
-    document = json.loads(Recipe().to_json()) | {"method": "os.system"}
+    document = json.loads(unsealed(Recipe().to_json().encode())) | {"method": "os.system"}
     (place.folder / "config.json").write_text(json.dumps(document))
     return command("resume", place.folder)
 

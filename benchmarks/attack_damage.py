@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from benchmarks.reporting import Check, progress
+from counterpoise._digests import write_digest
 from counterpoise._files import digest_of
 from counterpoise.predictions import find_shards, read_predictions, write_manifest, write_predictions
-from counterpoise.predictions.digest import write_digest
 from fuzzing import documents, seeds
 from fuzzing.mutations import flipped, spliced, truncated
 

@@ -13,6 +13,7 @@ from benchmarks.attack_code import checkpoint_folder, model_folder, run_folder
 from benchmarks.attack_places import SECRET, Action, HarmedError, Place, attack, command
 from counterpoise._files import digest_of
 from counterpoise.predictions import Predictions, write_manifest, write_predictions
+from fuzzing.documents import unsealed
 
 FLAT = Predictions.of(logits=np.eye(4, 3, dtype=np.float32), labels=[0, 1, 2, 0])
 
@@ -89,7 +90,7 @@ def _shards(place: Place, name: str) -> Action:
     write_predictions(place.outside / "p.parquet", FLAT)
     write_predictions(place.folder / "p.parquet", FLAT)
     path = Path(str(write_manifest(place.folder)))
-    document = json.loads(path.read_text())
+    document = json.loads(unsealed(path.read_bytes()))
     document["shards"][0]["name"] = name
     path.write_text(json.dumps(document))
     return command("evaluate", place.folder)
@@ -109,7 +110,7 @@ def _checkpoint(place: Place, name: str) -> Action:
     from counterpoise.training.checkpoints import newest_intact, remove_strays
 
     folder = checkpoint_folder(place, b"state")
-    document = json.loads((folder / "manifest.json").read_text())
+    document = json.loads(unsealed((folder / "manifest.json").read_bytes()))
     document["last"]["file"] = name
     (folder / "manifest.json").write_text(json.dumps(document))
 

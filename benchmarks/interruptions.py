@@ -72,10 +72,12 @@ class Trials:
     killed_at: Counter[str] = field(default_factory=Counter)
     victims: Counter[str] = field(default_factory=Counter)
     longest: float = 0.0
+    left: int = 0
 
-    def add(self, *, same: bool, stage: str, victim: str, waited: float) -> None:
-        """One more; `waited` seconds passed until the other processes had ended."""
+    def add(self, *, same: bool, stage: str, victim: str, waited: float, left: int) -> None:
+        """One more; `waited` seconds passed until the other processes had ended, `left` temporary files stayed."""
         self.same += same
+        self.left += left
         self.killed_at[stage] += 1
         self.victims[victim] += 1
         self.longest = max(self.longest, waited)
@@ -253,10 +255,11 @@ def run_trials(recipes: Mapping[str, Recipe], trials: int, *, seed: int) -> Tria
                 # It was faster than the reference, and ended by itself.
                 shutil.rmtree(folder)
             stage, waited = kill
+            _age(folder)
             _finish(_start(recipe, folder))
             agrees = ending(folder) == reference
             role = "primary" if victim < recipe.engine.devices else "auxiliary"
-            done.add(same=agrees, stage=stage, victim=role, waited=waited)
+            done.add(same=agrees, stage=stage, victim=role, waited=waited, left=len(list(folder.rglob(".*.tmp"))))
             others = f"; others ended after {waited:.1f} s" if recipe.engine.processes > 1 else ""
             agreement = "same" if agrees else "NOT the same"
             progress(f"{trial + 1} of {trials}: {combination}; {role}, {stage}{others}: {agreement}")
@@ -290,6 +293,12 @@ def interrupted(recipe: Recipe, folder: Path, *, victim: int = 0, after: float) 
     if run.primary.exists():
         return "after training", waited
     return "after a checkpoint " + ("inside an epoch" if entry.step % STEPS else "at an epoch's end"), waited
+
+
+def _age(folder: Path) -> None:
+    """As if a person had come back an hour later: new temporary files may be of a process that is hidden."""
+    for path in folder.rglob(".*.tmp"):
+        os.utime(path, (time.time() - 3600,) * 2)
 
 
 def _beginning(recipe: Recipe) -> str:

@@ -1,16 +1,36 @@
 """Readers of documents and of weights: runs, scores, studies, shared models, calibrators, states, rules."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from counterpoise._digests import SUMS, read_sums, write_sums
+from counterpoise._documents import DIGEST
+from counterpoise._files import METADATA_DIGEST
 from fuzzing import seeds
 
 Seeds = Callable[[Path], Sequence[bytes]]
 
 _EXAMPLES = Path(__file__).parent.parent / "study" / "results"
+
+
+def unsealed(data: bytes) -> bytes:
+    """A document or a safetensors file without its digest, which would refuse every other damage first."""
+    length = int.from_bytes(data[:8], "little")
+    is_document = data[:1] == b"{"
+    header = json.loads(data if is_document else data[8 : 8 + length])
+    if is_document:
+        return json.dumps({name: value for name, value in header.items() if name != DIGEST}).encode()
+    metadata = header.get("__metadata__", {})
+    metadata.pop(METADATA_DIGEST, None)
+    for name, text in metadata.items():
+        if text.startswith("{"):
+            metadata[name] = json.dumps({key: value for key, value in json.loads(text).items() if key != DIGEST})
+    changed = json.dumps(header).encode()
+    return len(changed).to_bytes(8, "little") + changed + data[8 + length :]
 
 
 def _saved(folder: Path, save: Callable[[Path], object]) -> Sequence[bytes]:
@@ -184,7 +204,7 @@ def _parts(_: Path) -> Sequence[bytes]:
     from counterpoise.training.parts import SCHEMA, SCHEMA_VERSION, Parts, ShardedTensor
 
     parts = Parts({"state.ckpt": "ab" * 32}, {"state_dict/w": ShardedTensor([4, 2], [0, 2, 4])})
-    return [to_document(parts, schema=SCHEMA, version=SCHEMA_VERSION).encode()]
+    return [to_document(parts, schema=SCHEMA, version=SCHEMA_VERSION, sealed=False).encode()]
 
 
 def _read_parts(path: Path) -> None:
@@ -236,7 +256,7 @@ def _stream() -> Any:
     return Stream(Performance())
 
 
-def _sums(folder: Path) -> Sequence[bytes]:
+def _stream_sums(folder: Path) -> Sequence[bytes]:
     stream = _stream()
     logits, labels = _logits()
     stream.update(logits=logits, labels=labels)
@@ -264,6 +284,15 @@ def _read_score_state(path: Path) -> object:
     state = ScoreState.load(path)
     state.merge(ScoreState.load(path))
     return state.to_bytes()
+
+
+def _sums(folder: Path) -> Sequence[bytes]:
+    write_sums(folder, {"a.json": "0" * 64, "predictions/test.parquet": "f" * 64, "od\nd": "a" * 64})
+    return [(folder / SUMS).read_bytes()]
+
+
+def _read_sums_of_folder(path: Path) -> object:
+    return read_sums(path.parent)
 
 
 def _rules(_: Path) -> Sequence[bytes]:
@@ -294,8 +323,15 @@ DOCUMENTS: dict[str, tuple[str, Seeds, Callable[[Any], object], bool]] = {
     "calibrator": ("calibrator.safetensors", _calibrator, _read_calibrator, True),
     "conformal": ("sets.json", _conformal, _read_conformal, True),
     "selective": ("threshold.json", _selective, _read_selective, True),
-    "stream": ("sums.safetensors", _sums, _read_sums, True),
+    "stream": ("sums.safetensors", _stream_sums, _read_sums, True),
     "score-state": ("state.safetensors", _score_state, _read_score_state, True),
+    "sums": (SUMS, _sums, _read_sums_of_folder, True),
     "rules": ("rules.toml", _rules, _read_rules, True),
 }
 """Name of the file, valid ones, how it is read, and whether as a file or as its text."""
+
+SEALED = (
+    *("recipe", "scores", "evaluation", "cell", "store", "hub-config", "hub-weights", "primary", "environment"),
+    *("conformal", "selective", "stream", "score-state"),
+)
+"""Whose digest may be missing, as in files of earlier releases."""

@@ -85,6 +85,14 @@ def _digest_beside(folder: Path) -> Sequence[bytes]:
     return [(folder / "p.parquet.sha256").read_bytes()]
 
 
+def _with_unsealed(made: documents.Seeds) -> documents.Seeds:
+    def both(folder: Path) -> Sequence[bytes]:
+        found = made(folder)
+        return [*found, *map(documents.unsealed, found)]
+
+    return both
+
+
 def _text(read: Callable[[str], object]) -> Callable[[Path], object]:
     """Bytes that are no text are the caller's concern: such readers get a text."""
     return lambda path: read(path.read_text(encoding="utf-8", errors="replace"))
@@ -96,7 +104,8 @@ def _shards(folder: Path) -> Sequence[bytes]:
     for number in range(2):
         write_predictions(folder / f"{number}.parquet", seeds.table(3))
     written = Path(str(write_manifest(folder))).read_bytes()
-    return [written, json.dumps(json.loads(written) | {"schema_version": 1}).encode()]
+    plain = documents.unsealed(written)
+    return [written, plain, json.dumps(json.loads(plain) | {"schema_version": 1}).encode()]
 
 
 def _shard_manifest(path: Path) -> None:
@@ -114,7 +123,8 @@ def _checkpoints(folder: Path) -> Sequence[bytes]:
     (folder / "step-4.ckpt").write_bytes(b"state")
     entry = Entry("step-4.ckpt", digest_of(folder / "step-4.ckpt"), 5, 4, 1, "nll", 0.5)
     write_manifest(folder, Manifest(last=entry, best=replace(entry, step=2)))
-    return [(folder / "manifest.json").read_bytes()]
+    written = (folder / "manifest.json").read_bytes()
+    return [written, documents.unsealed(written)]
 
 
 def _checkpoint_manifest(path: Path) -> None:
@@ -211,7 +221,7 @@ READERS: dict[str, Reader] = {
     "image-table": Reader("photos.csv", seeds.image_table, _table_of_paths),
     "image-parquet": Reader("photos.parquet", seeds.image_parquet, _images_in_parquet),
     **{
-        name: Reader(file, made, read if whole else _text(read))
+        name: Reader(file, _with_unsealed(made) if name in documents.SEALED else made, read if whole else _text(read))
         for name, (file, made, read, whole) in documents.DOCUMENTS.items()
     },
 }

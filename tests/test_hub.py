@@ -73,7 +73,7 @@ def folder(tmp_path_factory) -> Path:
 
 def test_a_folder_holds_data_and_text_alone(folder):
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["README.md", "config.json", "model.safetensors", "reliability.png"]
+    assert names == ["README.md", "SHA256SUMS", "config.json", "model.safetensors", "reliability.png"]
     stored = load_file(folder / "model.safetensors")
     assert all(torch.equal(value, stored[name]) for name, value in network().state_dict().items())
     assert json.loads((folder / "config.json").read_text())["temperature"] == TEMPERATURE

@@ -126,11 +126,11 @@ def test_csv_names_groups_temperature_and_differences(three):
 
 
 def test_all_tables_hold_the_groups_and_the_temperature_of_each_model(three):
-    titles = [table.title for table in numbers.all_tables(three)]
+    titles = [table.title for table in terminal.all_tables(three)]
     for name in ("net 0", "net 1", "net 2"):
         for title in ("Temperature scaling", "ECE by severity, %", "Groups"):
             assert titles.count(f"{title}: {name}") == 1
-    assert len(numbers.all_tables(Evaluation([replace(three.models[0], recalibration=None, groups=[])]))) == 1
+    assert len(terminal.all_tables(Evaluation([replace(three.models[0], recalibration=None, groups=[])]))) == 1
 
 
 HOSTILE_CELLS = ("a|b", "\\", "\\|", "a\nb|c", "**x**", "`|`", "[x](javascript:1)", "<b>", "&lt;", "$x$", "~~x~~", "![x](y)",

@@ -14,7 +14,7 @@ from counterpoise.integrations.torchmetrics import StreamedMetric
 from counterpoise.metrics import ScoreOptions, Scores, ScoreState, Stream
 from counterpoise.metrics.comparison import Evaluation, compare
 from counterpoise.predictions import Predictions, write_predictions
-from counterpoise.report import numbers, terminal
+from counterpoise.report import numbers, slices, terminal
 from counterpoise.report.page import write_report
 from counterpoise.scoring import score_files
 from counterpoise.scoring.recalibration import try_temperature
@@ -297,7 +297,7 @@ class TestAMetricFromOutside:
         for text in (
             terminal.as_text(again, risk=0.05),
             *(table.rows.__repr__() for table in (numbers.summary(again), numbers.paired_differences(again))),
-            repr(numbers.group_table(again.models[0])),
+            repr(slices.slice_table(again.models[0])),
         ):
             assert "Top-2 accuracy" in text
         assert numbers.estimates_csv(again).count(KEY) >= 2 + 2 + 1

@@ -18,7 +18,7 @@ from counterpoise.metrics.estimates import KEY_METRICS, Estimate, Key
 from counterpoise.predictions import Columns, Predictions, find_shards, open_predictions, write_predictions
 from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.methods import METHODS
-from counterpoise.report import numbers, terminal
+from counterpoise.report import numbers, slices, terminal
 from counterpoise.scoring import score_files
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
@@ -43,7 +43,7 @@ def test_no_line_is_wider_than_the_screen_and_no_number_is_cut(width, models, na
     text = terminal.as_text(evaluation, risk=0.2, screen=screen, everything=everything)
     plain = re.sub("\x1b\\[[0-9;]*m", "", text)
     assert max(width_of(line) for line in plain.splitlines()) <= width
-    for table in (numbers.summary(evaluation, key_metrics=not everything), numbers.group_table(evaluation.models[0])):
+    for table in (numbers.summary(evaluation, key_metrics=not everything), slices.slice_table(evaluation.models[0])):
         for row in table.rows:
             assert all(cell.text in plain for cell in row[1:])
 

@@ -150,7 +150,8 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
     assert again.to_json() == first.to_json()
     assert ending(tmp_path) == before
     changed = {name for name in files(tmp_path) if (tmp_path / name).read_bytes() != kept.get(name)}
-    assert changed <= {"environment.json", "report.html"}  # that it was resumed, and the page's date
+    # That it was resumed, and the page's date.
+    assert changed <= {"environment.json", "report.html", "SHA256SUMS"}
 
 
 def test_files_of_others_among_the_checkpoints_stay(tmp_path):

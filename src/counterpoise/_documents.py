@@ -4,8 +4,12 @@ A document of an earlier version reads: fields that it does not have take their 
 through a function for each version. So a new field needs a default, and nothing else.
 
 NaN is null where a number must be; infinities are the strings "inf" and "-inf".
+
+A document carries the SHA-256 of its own content, which every reader verifies; one of an earlier release, which has
+none, reads as it is.
 """
 
+import hashlib
 import json
 import math
 import types
@@ -24,14 +28,51 @@ Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 """From the fields of a document of one version to those of the next."""
 
 
-def to_document(value: Any, *, schema: str, version: int, indent: int | None = 1) -> str:
-    """JSON of a dataclass, with its schema and version in front; on one line without an `indent`."""
-    document = {"schema": schema, "schema_version": version} | asdict(value)
-    return json.dumps(_plain(document), allow_nan=False, indent=indent)
+DIGEST = "sha256"
+"""The field that holds the SHA-256 of all others."""
+
+CHANGED = "its content is not what was written: its SHA-256 is another; restore it"
+
+
+def to_document(value: Any, *, schema: str, version: int, indent: int | None = 1, sealed: bool = True) -> str:
+    """JSON of a dataclass, with its schema and version in front, its digest last; on one line without an `indent`.
+
+    A document that people edit, or that another file vouches for, is not `sealed`: it has no digest.
+    """
+    document = _plain({"schema": schema, "schema_version": version} | asdict(value))
+    return json.dumps(with_digest(document) if sealed else document, allow_nan=False, indent=indent)
+
+
+def with_digest(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with the SHA-256 of its content."""
+    return {**document, DIGEST: content_hash(document).hexdigest()}
+
+
+def content_hash(content: Any) -> Any:
+    """SHA-256, to be gone on with, of what JSON says, in whatever order and layout it does.
+
+    >>> content_hash({"a": 1, "b": 2}).hexdigest() == content_hash({"b": 2, "a": 1}).hexdigest()
+    True
+    """
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+
+
+def is_changed(document: Mapping[str, Any]) -> bool | None:
+    """Whether a document is not what was written; None where it has no digest."""
+    if DIGEST not in document:
+        return None
+    content = {name: value for name, value in document.items() if name != DIGEST}
+    return bool(content_hash(content).hexdigest() != document[DIGEST])
 
 
 def from_document(
-    kind: type[T], text: str, *, schema: str, version: int, upgrades: Mapping[int, Upgrade] | None = None
+    kind: type[T],
+    text: str,
+    *,
+    schema: str,
+    version: int,
+    upgrades: Mapping[int, Upgrade] | None = None,
+    sealed: bool = True,
 ) -> T:
     """The dataclass that `to_document` wrote; anything else is a `ValueError` that names the place.
 
@@ -41,12 +82,16 @@ def from_document(
         schema: that the document must state.
         version: that is written now.
         upgrades: for each earlier version that is read, what makes a document of the next one of it.
+        sealed: False for documents that have no digest, and a field of that name.
     """
     title, upgrades = schema.rsplit(".", maxsplit=1)[-1], upgrades or {}
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
+    changed = sealed and isinstance(document, dict) and is_changed(document)
+    if sealed and isinstance(document, dict):
+        document.pop(DIGEST, None)
     if not isinstance(document, dict) or document.pop("schema", None) != schema:
         raise ValueError(f"not a {title} document: its 'schema' is not {schema!r}")
     found = document.pop("schema_version", None)
@@ -59,6 +104,9 @@ def from_document(
         except (KeyError, TypeError, AttributeError):
             raise ValueError(f"{title} of version {step} is incomplete or malformed") from None
     result: T = _typed(kind, document, title)
+    # Last, because what is wrong with a field says more.
+    if changed:
+        raise ValueError(f"{CHANGED}, or remove its field {DIGEST!r} if the change was meant")
     return result
 
 

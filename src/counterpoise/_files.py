@@ -2,27 +2,32 @@
 
 import glob
 import hashlib
+import json
 import os
 import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from safetensors import SafetensorError, safe_open
 
 from counterpoise._addresses import Address, as_path, regular
+from counterpoise._documents import CHANGED, DIGEST, content_hash
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FilePath = Path | Address
 """A file here, or in an object store."""
+
+METADATA_DIGEST = "counterpoise_sha256"
+"""The entry of a safetensors file's metadata that holds the SHA-256 of everything else in it."""
 
 _ABANDONED = 60.0
 """Seconds after which a temporary file of a process that is gone is removed."""
@@ -141,7 +146,51 @@ class _Hashed:
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, "Tensor"]]:
-    """Metadata and tensors of a safetensors file; `ValueError` that names the file if it is none."""
+    """Metadata and tensors of a safetensors file; `ValueError` that names the file if it is none, or was changed.
+
+    The metadata are without the digest of the file, where it has one (`with_digest`).
+    """
+    metadata, tensors = _read(path)
+    if is_content_changed(metadata, tensors):
+        raise ValueError(f"{path}: {CHANGED}")
+    return {name: value for name, value in metadata.items() if name != METADATA_DIGEST}, tensors
+
+
+def with_digest(metadata: Mapping[str, str], tensors: Mapping[str, "Tensor"]) -> dict[str, str]:
+    """Metadata with the SHA-256 of themselves and of the names, dtypes, shapes and bytes of the tensors."""
+    return {**metadata, METADATA_DIGEST: content_digest(metadata, tensors)}
+
+
+def is_content_changed(metadata: Mapping[str, str], tensors: Mapping[str, "Tensor"]) -> bool | None:
+    """Whether a safetensors file is not what was written; None where it has no digest.
+
+    The digest is an entry of its metadata, or, because safetensors writes several entries in any order and some files
+    have the same bytes each time, a field of the JSON that is their only entry.
+    """
+    if METADATA_DIGEST in metadata:
+        others = {name: value for name, value in metadata.items() if name != METADATA_DIGEST}
+        return metadata[METADATA_DIGEST] != content_digest(others, tensors)
+    try:
+        content: Any = json.loads(*metadata.values()) if len(metadata) == 1 else {}
+    except (ValueError, RecursionError):
+        content = {}
+    if not isinstance(content, dict) or DIGEST not in content:
+        return None
+    return bool(content.pop(DIGEST) != content_digest(content, tensors))
+
+
+def content_digest(content: Mapping[str, Any], tensors: Mapping[str, "Tensor"]) -> str:
+    """SHA-256 of what JSON says, and of the names, dtypes, shapes and bytes of tensors, in hexadecimal."""
+    from torch import uint8
+
+    digest = content_hash(content)
+    for name, value in sorted(tensors.items()):
+        digest.update(f"\n{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(uint8).numpy())
+    return str(digest.hexdigest())
+
+
+def _read(path: str | Path) -> tuple[dict[str, str], dict[str, "Tensor"]]:
     if regular(Path(path)).is_dir():
         raise ValueError(f"{path} is a folder, not a safetensors file")
     try:
@@ -149,6 +198,15 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, "Tenso
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file: {error}") from None
+
+
+def has_digest(path: str | Path) -> bool:
+    """Whether a safetensors file says what its content must be; `ValueError` where its content is not that."""
+    metadata, tensors = _read(path)
+    changed = is_content_changed(metadata, tensors)
+    if changed:
+        raise ValueError(f"{path}: {CHANGED}")
+    return changed is not None
 
 
 def _sync(path: Path) -> None:

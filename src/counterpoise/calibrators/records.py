@@ -3,7 +3,6 @@
 Data only: the kind is looked up in a literal table, and no import path is ever read from a file.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from counterpoise._files import read_safetensors, replacing
+from counterpoise._documents import DIGEST
+from counterpoise._files import content_digest, read_safetensors, replacing
 
 SCHEMA = "counterpoise.calibrator"
 SCHEMA_VERSION = 1
@@ -79,7 +79,7 @@ def write_record(path: str | Path, record: Record) -> None:
         "results": dict(record.results),
     }
     # One entry, since safetensors writes several in any order, and the same calibrator should give the same bytes.
-    metadata = {"description": json.dumps({**content, "sha256": _checksum(content, tensors)}, allow_nan=False)}
+    metadata = {"description": json.dumps({**content, DIGEST: content_digest(content, tensors)}, allow_nan=False)}
     with replacing(path) as temporary:
         temporary.write_bytes(to_safetensors(tensors, metadata=metadata))
 
@@ -97,8 +97,8 @@ def read_record(path: str | Path) -> Record:
         raise ValueError(
             f"{path} has schema version {content.get('schema_version')!r}, this release reads {SCHEMA_VERSION}"
         )
-    if content.pop("sha256", None) != _checksum(content, tensors):
-        raise ValueError(f"{path} is damaged: its checksum does not fit its content; save the calibrator anew")
+    if content.pop(DIGEST, None) is None:  # without it, nobody has verified the content
+        raise ValueError(f"{path} is damaged: it has lost its digest; save the calibrator anew")
     kinds = {"kind": str, "classes": int, "state": str, "settings": dict, "results": dict}
     for name, kind in kinds.items():
         if type(content.get(name)) is not kind:
@@ -115,11 +115,3 @@ def _entry(entries: Mapping[str, Number], name: str, what: str) -> Number:
     if name not in entries:
         raise ValueError(f"the {what} {name!r} is missing")
     return entries[name]
-
-
-def _checksum(content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
-    for name, value in sorted(tensors.items()):
-        digest.update(f"\n{name} {value.dtype} {list(value.shape)}\n".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

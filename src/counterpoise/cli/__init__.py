@@ -15,6 +15,7 @@ COMMANDS = {
     "export": "write a trained model to deploy or to share",
     "evaluate": "measure how far predictions can be trusted; compare models",
     "check": "decide whether a model meets requirements, for CI",
+    "verify": "say whether files are what was written, by their digests",
     "recipes": "list the recipes",
     "methods": "list the training methods and their hyper-parameters",
     "info": "print the versions of counterpoise and what it runs on",

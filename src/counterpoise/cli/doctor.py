@@ -84,7 +84,7 @@ class Doctor:
         )
         print(f"\n{conclusion(diagnosis)}", file=shown)
         if self.json:
-            print(to_document(diagnosis, schema=SCHEMA, version=SCHEMA_VERSION))
+            print(to_document(diagnosis, schema=SCHEMA, version=SCHEMA_VERSION, sealed=False))
         if not diagnosis.works:
             raise SystemExit(1)
 

@@ -171,7 +171,7 @@ class Evaluate:
             return numbers.estimates_csv(evaluation).rstrip("\n")
         if self.markdown or self.latex:
             written = as_markdown if self.markdown else as_latex
-            return "\n\n".join(written(table) for table in numbers.all_tables(evaluation))
+            return "\n\n".join(written(table) for table in terminal.all_tables(evaluation))
         return terminal.as_text(evaluation, risk=self.risk, everything=self.all)
 
 

@@ -8,9 +8,10 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from counterpoise._addresses import as_path, regular
+from counterpoise._addresses import as_path
+from counterpoise._digests import read_vouched, replacing_vouched
 from counterpoise._extras import require
-from counterpoise._files import FilePath, replacing
+from counterpoise._files import FilePath
 from counterpoise.export.guarantees import NONE, Guarantees
 from counterpoise.export.primary import DYNAMIC_BATCH, check_same_outputs, shipped, traced, with_version
 from counterpoise.export.temperature import Temperature, temperature_value, with_temperature
@@ -39,7 +40,7 @@ def export_onnx(
 
     Args:
         model: the primary; it is copied, and stays as it is.
-        path: the file, which appears when it is whole and checked.
+        path: the file, which appears when it is whole and checked; its SHA-256 is beside it, in `PATH.sha256`.
         example: a batch of normalised images, for its shape alone.
         metadata: text to keep in the file, see `describe`.
         temperature: to fold in, as a number or as a fitted `TemperatureScaling`; then `folded_temperature` in the
@@ -68,7 +69,7 @@ def export_onnx(
     assert converted is not None  # noqa: S101
     graph = converted.model_proto
     onnx.helper.set_model_props(graph, described)
-    with replacing(path) as temporary:
+    with replacing_vouched(path) as temporary:
         onnx.save(graph, str(temporary))
         onnx.checker.check_model(str(temporary), full_check=True)
         session = onnxruntime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])
@@ -99,9 +100,10 @@ def load_onnx(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors alone: the others are about its own insides
+    data = read_vouched(as_path(path))
     try:
         session = onnxruntime.InferenceSession(
-            regular(as_path(path)).read_bytes(), options, providers=[(provider, {"device_id": index} if index else {})]
+            data, options, providers=[(provider, {"device_id": index} if index else {})]
         )
     except OSError:
         raise

@@ -1,5 +1,6 @@
 """The primary as a program of torch.export: runs in Python or C++ without the code of the model."""
 
+import io
 import json
 import warnings
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from counterpoise._files import replacing
+from counterpoise._digests import read_vouched, replacing_vouched
 from counterpoise.export.guarantees import NONE, Guarantees
 from counterpoise.export.primary import check_same_outputs, shipped, traced, with_version
 from counterpoise.export.temperature import Temperature, temperature_value, with_temperature
@@ -33,7 +34,7 @@ def export_pt2(
 
     Args:
         model: the primary; it is copied, and stays as it is.
-        path: the file, which appears when it is whole and checked.
+        path: the file, which appears when it is whole and checked; its SHA-256 is beside it, in `PATH.sha256`.
         example: a batch of normalised images, for its shape alone.
         metadata: text to keep in the file, see `describe`.
         temperature: to fold in, as a number or as a fitted `TemperatureScaling`; then `folded_temperature` in the
@@ -44,7 +45,7 @@ def export_pt2(
     described = with_version(with_temperature(guarantees.added_to(metadata), chosen, folded=True))
     deployed = shipped(model, temperature=chosen, guarantees=guarantees)
     program = traced(deployed, example)
-    with replacing(path) as temporary:
+    with replacing_vouched(path) as temporary:
         with temporary.open("wb") as file, warnings.catch_warnings(action="ignore"):
             torch.export.save(program, file, extra_files={METADATA_FILE: json.dumps(described)})
         check_same_outputs(load_pt2(temporary)[0], deployed, example, path)
@@ -56,9 +57,10 @@ def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, str]]:
     Parts of such a file are unpickled: load only files that you trust.
     """
     extra = {METADATA_FILE: "{}"}
-    with Path(path).open("rb") as file, warnings.catch_warnings(action="ignore"):
+    data = read_vouched(Path(path))
+    with warnings.catch_warnings(action="ignore"):
         try:
-            program = torch.export.load(file, extra_files=extra)
+            program = torch.export.load(io.BytesIO(data), extra_files=extra)
         except Exception as error:  # a damaged file fails in any of the parts that read it
             raise ValueError(f"{path} is no program that this torch can read, or not the whole of one") from error
     metadata: dict[str, str] = json.loads(extra[METADATA_FILE])

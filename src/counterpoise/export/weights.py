@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from counterpoise._files import read_safetensors, replacing
+from counterpoise._files import read_safetensors, replacing, with_digest
 from counterpoise.export.primary import require_primary, uncompiled, with_version
 from counterpoise.export.temperature import Temperature, temperature_value, with_temperature
 from counterpoise.models.weights import misfits
@@ -37,7 +37,7 @@ def export_weights(state: Mapping[str, Tensor], path: str | Path, *, metadata: d
         temporary.touch()
         mode = temporary.stat().st_mode
         tensors, within = _stored(state)
-        save_file(tensors, str(temporary), metadata=described | within)
+        save_file(tensors, str(temporary), metadata=with_digest(described | within, tensors))
         temporary.chmod(mode)  # safetensors lets the owner alone read its files
 
 

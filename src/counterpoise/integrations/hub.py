@@ -1,7 +1,8 @@
 """A trained primary as a folder with a model card, for the Hugging Face Hub or any other place.
 
-The folder holds `model.safetensors`, `config.json`, `README.md` and `reliability.png`: data and text, no code and no
-pickle. Loading it needs torch and safetensors; the Hub's client is imported only to write a card and to talk to it.
+The folder holds `model.safetensors`, `config.json`, `README.md`, `reliability.png`, and their SHA-256 in `SHA256SUMS`:
+data and text, no code and no pickle. Loading it needs torch and safetensors; the Hub's client is imported only to write
+a card and to talk to it.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from counterpoise._digests import SUMS, changed_in, inside, read_sums, sums_of, write_sums
 from counterpoise._extras import require
 from counterpoise._files import digest_of, read_safetensors, write_text
 from counterpoise.export.config import SCHEMA, ModelConfig
@@ -78,6 +80,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, config: ModelConfig
     matter = _front_matter(card, library="transformers" if of_transformers else "counterpoise")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
+    (target / SUMS).unlink(missing_ok=True)
     earlier = {path: _aged(path) for name in _MODEL_FILES for path in target.glob(name)}
     if of_transformers:
         model.save_pretrained(target)  # type: ignore[operator]
@@ -95,6 +98,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, config: ModelConfig
     snippet = loading_snippet(config, transformers_class=type(model).__name__ if of_transformers else None)
     text = card_text(card, config, config_file=config_file, snippet=snippet, digests=digests)
     write_text(target / README, matter + text)
+    write_sums(target, sums_of(target, _files(target)))
 
 
 def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: "HfApi | None" = None) -> str:
@@ -110,6 +114,15 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: "Hf
     # A large model of transformers has its weights in several files.
     if missing := [name for name in (README, CONFIG, "*.safetensors") if not any(target.glob(name))]:
         raise ValueError(f"{target} is no folder of save_pretrained: it has no {', '.join(missing)}")
+    # A card may be edited; what computes is what was saved.
+    before = {name: digest for name, digest in (read_sums(target) or {}).items() if name != README}
+    if changed := changed_in(target, before):
+        raise ValueError(
+            f"{target}: {', '.join(changed)} changed after save_pretrained wrote the folder; save it again"
+        )
+    for path in _files(target):
+        inside(target, path.name)  # a link would upload what it points at
+    write_sums(target, sums_of(target, _files(target)))
     client = api or _hub("an upload to the Hub").HfApi()
     with _reaching_the_hub(f"{target} is complete, and not uploaded"):
         address = client.create_repo(repo, private=private, exist_ok=True)
@@ -117,6 +130,12 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: "Hf
             repo_id=repo, folder_path=target, ignore_patterns=[".*", "*/.*"], commit_message="Model and card"
         )
     return str(address)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Everything in a folder that is shared, but its digests: hidden files and folders are not."""
+    paths = (path for path in folder.iterdir() if not path.name.startswith(".") and path.name != SUMS)
+    return sorted(path for path in paths if path.is_file())
 
 
 def from_pretrained(

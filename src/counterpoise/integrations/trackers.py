@@ -13,7 +13,7 @@ from counterpoise.metrics import Evaluation, Scores
 from counterpoise.metrics.comparison import as_evaluation
 from counterpoise.metrics.protocol import Estimates
 from counterpoise.metrics.selective import DEFAULT_RISK
-from counterpoise.report import numbers
+from counterpoise.report import terminal
 from counterpoise.report.tables import as_markdown
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def log_to_tensorboard(results: Scores | Evaluation, writer: "SummaryWriter", *,
         writer.add_scalar(f"{_FOLDER}/{name}", value, step)
     for name, figure in _figures(evaluation):
         writer.add_figure(f"{_FOLDER}/{name}", figure, step)
-    tables = "\n\n".join(as_markdown(table) for table in numbers.all_tables(evaluation))
+    tables = "\n\n".join(as_markdown(table) for table in terminal.all_tables(evaluation))
     writer.add_text(f"{_FOLDER}/tables", tables, step)
     name = f"{_FOLDER}-{_REPORT}" if step is None else f"{_FOLDER}-{step}-{_REPORT}"
     report = Path(writer.log_dir) / name

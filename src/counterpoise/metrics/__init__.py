@@ -7,6 +7,7 @@ from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.protocol import Metric
 from counterpoise.metrics.ranked import ConfidenceRanking, MisclassificationDetection, OodDetection
 from counterpoise.metrics.scores import Scores
+from counterpoise.metrics.slices import worst_slices
 from counterpoise.metrics.standard import ClasswiseCalibration, Performance, TopLabelCalibration
 from counterpoise.metrics.state import ScoreState
 from counterpoise.metrics.stream import Stream, unpadded
@@ -32,4 +33,5 @@ __all__ = [
     "compare",
     "evaluate",
     "unpadded",
+    "worst_slices",
 ]

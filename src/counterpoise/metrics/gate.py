@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from counterpoise.functional.intervals import normal_quantile
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import Estimate
 
@@ -22,6 +23,9 @@ _RULE = re.compile(
     r"\s*(?P<metric>[A-Za-z_]\w*)\s*(?P<sign><=|>=)\s*"
     r"(?:(?P<base>base)\s*(?:(?P<direction>[+-])\s*(?P<margin>[0-9.eE+-]+))?|(?P<limit>[0-9.eE+-]+))\s*"
 )
+_LARGEST_MEAN = 20.0
+"""In standard errors: a distance that any sample would show."""
+
 _GRAMMAR = "such as `ece <= 0.05`, `nll <= base` or `accuracy >= base - 0.005`"
 
 
@@ -76,7 +80,7 @@ class Verdict:
         estimate: of the metric or of the difference, with the interval that decided.
         paired: whether a difference is of the same samples.
         samples: that were measured.
-        more_samples: that would decide it, if the value stayed as it is; None where it is decided, or no number would.
+        more_samples: with which there is an even chance that it is decided; None where it is, or too near to say.
     """
 
     requirement: Requirement
@@ -134,6 +138,7 @@ def decide(evaluation: Evaluation, requirements: Sequence[Requirement], *, level
     if base is None and (relative := [str(each) for each in requirements if each.relative]):
         raise ValueError(f"{relative[0]} is about a base, and there is none: --against BASE")
     paired = evaluation.comparison is not None
+    quantile = normal_quantile(interval_level(len(requirements), level=level))
     verdicts = []
     for each in requirements:
         known: list[Mapping[str, Estimate]] = [scores.estimates for scores in evaluation.models]
@@ -146,26 +151,53 @@ def decide(evaluation: Evaluation, requirements: Sequence[Requirement], *, level
                 if evaluation.comparison is not None
                 else _apart(known[0][each.metric], estimate)
             )
-        verdicts.append(_verdict(each, estimate, paired=each.relative and paired, samples=model.samples))
+        outcome = _outcome(each, estimate)
+        more = _more_samples(estimate, each.limit, model.samples, quantile) if outcome == "undecided" else None
+        verdicts.append(Verdict(each, outcome, estimate, each.relative and paired, model.samples, more))
     return Decision(model.source.name, None if base is None else base.source.name, level, tuple(verdicts))
 
 
-def _verdict(requirement: Requirement, estimate: Estimate, *, paired: bool, samples: int) -> Verdict:
+def _outcome(requirement: Requirement, estimate: Estimate) -> Outcome:
     limit = requirement.limit
     below, above = estimate.high <= limit, estimate.low >= limit
     met, missed = (below, estimate.low > limit) if requirement.at_most else (above, estimate.high < limit)
-    outcome: Outcome = "met" if met else "missed" if missed else "undecided"
-    more = None if outcome != "undecided" else _more_samples(estimate, limit=limit, samples=samples)
-    return Verdict(requirement, outcome, estimate, paired, samples, more)
+    return "met" if met else "missed" if missed else "undecided"
 
 
-def _more_samples(estimate: Estimate, *, limit: float, samples: int) -> int | None:
-    """Intervals shrink with the root of the samples, around their middle: plug-in errors are biased, it is not."""
+def _more_samples(estimate: Estimate, limit: float, samples: int, quantile: float) -> int | None:
+    """Samples at which half of the interval would be the true distance from the limit, less those that there are.
+
+    Intervals shrink with the root of the samples, around their middle: plug-in errors are biased, it is not. Whoever
+    asks has seen no decision: the distance, in standard errors, is the size of a normal variable, cut at the quantile z
+    of the interval. Taken as it is, it would be too small, and the samples too many. It is corrected to the value for
+    which what was seen is the median of what can be seen without a decision. Where a value right at the limit would
+    more often look farther from it than this one does, there is no such value.
+    """
     middle = (estimate.low + estimate.high) / 2
     half, distance = (estimate.high - estimate.low) / 2, abs(middle - limit)
-    if not (math.isfinite(half) and distance > 0):
+    if not 0 < half < math.inf:
         return None
-    return max(1, math.ceil(samples * ((half / distance) ** 2 - 1)))
+    corrected = _median_unbiased(quantile * min(1.0, distance / half), quantile)
+    return None if corrected == 0 else max(1, math.ceil(samples * ((quantile / corrected) ** 2 - 1)))
+
+
+def _median_unbiased(seen: float, quantile: float) -> float:
+    """The mean of a normal variable of variance 1 whose size, given that it is below the quantile, has this median.
+
+    >>> round(_median_unbiased(1.0, 1.645), 2), round(_median_unbiased(5.0, 10.0), 2), _median_unbiased(0.5, 1.645)
+    (1.7, 5.0, 0.0)
+    """
+
+    def below(size: float, mean: float) -> float:
+        return (math.erfc((mean - size) / math.sqrt(2)) - math.erfc((mean + size) / math.sqrt(2))) / 2
+
+    low, high = 0.0, _LARGEST_MEAN
+    if below(seen, low) <= below(quantile, low) / 2:
+        return 0.0
+    for _ in range(60):
+        mean = (low + high) / 2
+        low, high = (mean, high) if below(seen, mean) > below(quantile, mean) / 2 else (low, mean)
+    return high
 
 
 def _apart(base: Estimate, model: Estimate) -> Estimate:

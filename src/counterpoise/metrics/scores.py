@@ -72,7 +72,8 @@ class RankingScores:
 class GroupScores:
     """Some of the metrics for the samples of one domain, corruption and severity; None where not stated.
 
-    Other columns that describe the group are in `columns`.
+    Other columns that describe the group are in `columns`. Each interval of `estimates` holds for its group alone;
+    those of `simultaneous`, which are wider, hold for all groups of the same scores together.
     """
 
     domain: str | None
@@ -81,6 +82,7 @@ class GroupScores:
     samples: int
     estimates: dict[str, Estimate]
     columns: dict[str, str] = field(default_factory=dict)
+    simultaneous: dict[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def infos(*keys: Key) -> Mapping[str, MetricInfo]:
 
 
 def group_metrics(options: ScoreOptions, *, classes: int) -> list[Metric]:
-    """Those that are shown of a group of samples too: their sums do not grow with the classes."""
+    """Those that are shown of a group of samples too, performance first: their sums do not grow with the classes."""
     found = standard_metrics(options, classes=classes)
     return [metric for metric in (found.performance, found.top_label, found.positive) if metric is not None]
 

@@ -16,7 +16,8 @@ from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from counterpoise._files import read_safetensors, replacing
+from counterpoise._documents import CHANGED, DIGEST
+from counterpoise._files import content_digest, is_content_changed, read_safetensors, replacing
 from counterpoise.metrics.columns import Column, Columns, GroupKey, Mask, group_rows, is_corrupted
 from counterpoise.metrics.headline import Headline, accumulate, fits, measurable
 from counterpoise.metrics.inputs import SUM_TOLERANCE, PredictionBatch, prediction_table
@@ -191,7 +192,8 @@ class ScoreState:
         )
         if self.options.clustered:
             scores = with_intervals_of_ids(scores, part.grouped(), part.ranks)
-        return replace(scores, groups=group_scores(self.groups, self.group_metrics))
+        groups = group_scores(self.groups, self.group_metrics, options=self.options, classes=self.classes)
+        return replace(scores, groups=groups)
 
     def notices(self) -> list[str]:
         """What a reader of the scores should know."""
@@ -262,6 +264,8 @@ class ScoreState:
         }
         whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         # One entry alone: safetensors writes several in any order, and the same state shall be the same bytes.
+        document = json.loads(json.dumps(document))  # as it will be read
+        document[DIGEST] = content_digest(document, whole)
         return to_safetensors(whole, metadata={STATE_SCHEMA: json.dumps(document)})
 
     @classmethod
@@ -269,7 +273,10 @@ class ScoreState:
         """Read what `to_bytes` gave."""
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-        return cls._read(metadata, from_safetensors(data), metrics)
+        tensors = from_safetensors(data)
+        if is_content_changed(metadata, tensors):
+            raise ValueError(CHANGED)
+        return cls._read(metadata, tensors, metrics)
 
     @classmethod
     def _read(cls, metadata: Mapping[str, str], tensors: dict[str, Tensor], metrics: Sequence[Metric]) -> "ScoreState":

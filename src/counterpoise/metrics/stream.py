@@ -12,7 +12,7 @@ import torch.distributed as dist
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from counterpoise._files import read_safetensors, replacing
+from counterpoise._files import read_safetensors, replacing, with_digest
 from counterpoise.metrics.inputs import PredictionBatch, prediction_table
 from counterpoise.metrics.protocol import Estimates, Metric, Sums
 
@@ -112,7 +112,8 @@ class Stream:
     def save(self, path: str | Path) -> None:
         """Write the sums as safetensors, atomically: a worker's part, to be merged elsewhere."""
         tensors = {name: value.cpu().contiguous() for name, value in self.sums.items()}
-        data = to_safetensors(tensors, metadata={"version": str(STATE_VERSION), "metric": repr(self.metric)})
+        metadata = {"version": str(STATE_VERSION), "metric": repr(self.metric)}
+        data = to_safetensors(tensors, metadata=with_digest(metadata, tensors))
         with replacing(path) as temporary:
             temporary.write_bytes(data)
 

@@ -1,6 +1,7 @@
 """From the sums of all samples to `Scores`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -8,8 +9,9 @@ from torch import Tensor
 from counterpoise.functional.calibration import BinSums, expected_calibration_error, noise_floor
 from counterpoise.functional.detection import balanced_mass, rates, risk_coverage
 from counterpoise.functional.intervals import calibration_error_interval_by_class
+from counterpoise.functional.proportions import clopper_pearson
 from counterpoise.metrics.columns import GroupKey
-from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.metrics.inputs import ONLY_CONFIDENCE
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.protocol import Estimates, Metric, Sums, is_measurable
@@ -24,12 +26,14 @@ from counterpoise.metrics.scores import (
     RankingScores,
     Scores,
 )
+from counterpoise.metrics.slices import simultaneous_level
 from counterpoise.metrics.standard import (
     ClasswiseCalibration,
     Performance,
     StandardMetrics,
     bin_sums_of,
     brier_refinement,
+    group_metrics,
     sums_of_standard,
 )
 
@@ -92,8 +96,17 @@ def _missing(estimates: Estimates, *, classes: int, options: ScoreOptions) -> di
     return {str(key): ONLY_CONFIDENCE for key in keys if key not in estimates}
 
 
-def group_scores(groups: Mapping[GroupKey, Sequence[Sums]], metrics: Sequence[Metric]) -> list[GroupScores]:
-    """The scores of each group, by domain, corruption, severity and other columns."""
+def group_scores(
+    groups: Mapping[GroupKey, Sequence[Sums]], metrics: Sequence[Metric], *, options: ScoreOptions, classes: int
+) -> list[GroupScores]:
+    """The scores of each group, by domain, corruption, severity and other columns.
+
+    Args:
+        groups: sums of each metric, by group.
+        metrics: `group_metrics`, then others.
+        options: what is computed.
+        classes: K; 1 where only the confidence of the predicted class is known.
+    """
 
     def order(key: GroupKey) -> tuple[str, str, int, str]:
         own = dict(key)
@@ -101,22 +114,42 @@ def group_scores(groups: Mapping[GroupKey, Sequence[Sums]], metrics: Sequence[Me
         return str(own.get("domain", "")), str(own.get("corruption", "")), int(own.get("severity", 0)), rest
 
     found = []
-    for key in sorted(groups, key=order):
+    shared = replace(options, level=simultaneous_level(len(groups), level=options.level))
+    calibration = group_metrics(shared, classes=classes)[1:]
+    keys = sorted(groups, key=order)
+    for key, accuracy in zip(
+        keys, _exact_accuracies([groups[key][1] for key in keys], level=shared.level), strict=True
+    ):
         own = dict(key)
-        estimates: Estimates = {}
-        for metric, sums in zip(metrics, groups[key], strict=True):
-            estimates |= metric.compute(sums)
         found.append(
             GroupScores(
                 domain=None if "domain" not in own else str(own["domain"]),
                 corruption=None if "corruption" not in own else str(own["corruption"]),
                 severity=None if "severity" not in own else int(own["severity"]),
                 samples=int(groups[key][0]["count"]),
-                estimates=estimates,
+                estimates=_computed(metrics, groups[key]),
                 columns={name: str(value) for name, value in own.items() if name not in _OWN_COLUMNS},
+                simultaneous={Key.ACCURACY: accuracy} | _computed(calibration, groups[key][1 : 1 + len(calibration)]),
             )
         )
     return found
+
+
+def _computed(metrics: Sequence[Metric], sums: Sequence[Sums]) -> Estimates:
+    estimates: Estimates = {}
+    for metric, own in zip(metrics, sums, strict=True):
+        estimates |= metric.compute(own)
+    return estimates
+
+
+def _exact_accuracies(top_label: Sequence[Sums], *, level: float) -> list[Estimate]:
+    """Wilson's interval is too short at the level of one of many, the exact one is not."""
+    if not top_label:
+        return []
+    hits, samples = (torch.stack([sums[name].sum() for sums in top_label]).double() for name in ("hits", "count"))
+    low, high = clopper_pearson(hits, samples, error=(1 - level) / 2)
+    columns = (each.tolist() for each in (hits / samples, low, high))
+    return [Estimate(*row) for row in zip(*columns, strict=True)]
 
 
 def in_order(estimates: Estimates) -> Estimates:

@@ -1,34 +1,19 @@
-"""A SHA-256 digest beside a file, in the form that `sha256sum --check` reads, and the file that it was verified for."""
+"""A file of predictions, and the digest beside it or in a manifest that it was verified for."""
 
 import hashlib
 import os
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from counterpoise._addresses import Address, regular
-from counterpoise._files import FilePath, replacing
+from counterpoise._digests import digest_path, stated_digest
+from counterpoise._files import FilePath
 from counterpoise.predictions.table import PredictionFileError
 
-_DIGEST_FILE_LIMIT = 4096
 FETCHED_WHOLE = 1 << 27
 """Bytes of a file in a store up to which all of it is fetched at once, so that its digest costs no second reading."""
-
-
-def digest_path(path: FilePath) -> FilePath:
-    """`preds.parquet.sha256` for `preds.parquet`."""
-    return path.with_name(f"{path.name}.sha256")
-
-
-def write_digest(path: FilePath, digest: str) -> None:
-    """Put the digest of `path` beside it."""
-    name = os.fsencode(path.name)
-    escaped = name.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
-    mark = b"" if escaped == name else b"\\"  # how sha256sum says that it escaped a name
-    with replacing(digest_path(path)) as temporary:
-        temporary.write_bytes(mark + digest.encode() + b"  " + escaped + b"\n")
 
 
 @dataclass(frozen=True)
@@ -79,7 +64,10 @@ def checked(path: FilePath, *, digest: str | None = None, size: int | None = Non
     if size is not None and source.size != size:
         raise PredictionFileError(f"it has {source.size:,} bytes, the manifest says {size:,}; write it again")
     beside = digest_path(path)
-    stated = digest or stated_digest(beside)
+    try:
+        stated = digest or stated_digest(beside)
+    except ValueError as error:
+        raise PredictionFileError(str(error)) from None
     if stated is None or source.is_remote:
         return source
     with source.reopened() as file:
@@ -95,7 +83,6 @@ def checked(path: FilePath, *, digest: str | None = None, size: int | None = Non
 
 
 def _local(path: Path) -> Source:
-    regular(digest_path(path))
     with regular(path).open("rb") as file:
         identity = _identity(file.fileno())
     return Source(path=path, digest=None, size=path.stat().st_size, identity=identity)
@@ -105,21 +92,6 @@ def _fetched(path: Address) -> Source:
     identity = path.identity()
     data = path.read_bytes() if identity[0] <= FETCHED_WHOLE else None
     return Source(path=path, digest=None, size=identity[0], identity=identity, data=data)
-
-
-def stated_digest(beside: FilePath) -> str | None:
-    """What a file of a digest says; None where there is none."""
-    try:
-        with beside.open("rb") as digest_file:
-            text = digest_file.read(_DIGEST_FILE_LIMIT)
-    except FileNotFoundError:
-        return None
-    match = re.match(rb"\\?([0-9a-f]{64}) [ *]", text)
-    if match is None:
-        raise PredictionFileError(
-            f"{beside.name} holds no SHA-256 digest; restore it, or delete it to read without one"
-        )
-    return match[1].decode()
 
 
 def _identity(descriptor: int) -> tuple[int, ...]:

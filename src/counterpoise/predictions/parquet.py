@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 
 from counterpoise._addresses import as_path
 from counterpoise._blocks import rows_at_a_time
+from counterpoise._digests import digest_path, write_digest
 from counterpoise._files import FilePath, digest_of, replacing
 from counterpoise.predictions.columns import Layout
-from counterpoise.predictions.digest import Source, digest_path, write_digest
+from counterpoise.predictions.digest import Source
 from counterpoise.predictions.footer import Footer, read_footer
 from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.prediction_file import RawTable, refusing

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from counterpoise._addresses import Address, as_path, regular
+from counterpoise._documents import CHANGED, is_changed, with_digest
 from counterpoise._files import FilePath, digest_of, write_text
 from counterpoise.predictions.columns import Reading
 from counterpoise.predictions.digest import Source
@@ -187,7 +188,7 @@ def write_manifest(folder: str | FilePath, shards: Iterable[Shard] | None = None
         raise PredictionFileError(f"{root}: it holds no file of predictions ({', '.join(FORMATS)})")
     entries = [{"name": each.path.name, "rows": each.rows, "bytes": each.size, "sha256": each.digest} for each in found]
     document = {"schema": MANIFEST_SCHEMA, "schema_version": MANIFEST_VERSION, "shards": entries}
-    write_text(root / MANIFEST, json.dumps(document, indent=1))
+    write_text(root / MANIFEST, json.dumps(with_digest(document), indent=1))
     return root / MANIFEST
 
 
@@ -222,11 +223,17 @@ def _shards(listed: Listed) -> tuple[Shard, ...]:
     return tuple(Shard(path, size=size) for path, size in sorted(found, key=lambda each: _natural(each[0])))
 
 
-def _manifest(path: FilePath, beside: Listed) -> ShardSet:
-    """The set that a manifest describes, of the files beside it."""
-    sizes = {each.name: size for each, size in beside}
+def vouched_files(path: Path) -> dict[str, str]:
+    """SHA-256 of the files that a manifest names."""
+    return {name: digest for name, _, digest, _ in _entries(path)}
+
+
+def _entries(path: FilePath) -> list[tuple[str, int, str, int | None]]:
+    """Name, rows, SHA-256 and, since version 2, bytes of each file that a manifest names."""
     try:
         document: Any = json.loads(regular(path).read_text(encoding="utf-8"))
+        if isinstance(document, dict) and is_changed(document):
+            raise ValueError(f"{CHANGED}, or write it again (write_manifest)")
         if document["schema"] != MANIFEST_SCHEMA or document["schema_version"] not in (1, MANIFEST_VERSION):
             raise ValueError(f"its schema is {document['schema']!r}, version {document['schema_version']!r}")
         entries = [
@@ -242,6 +249,13 @@ def _manifest(path: FilePath, beside: Listed) -> ShardSet:
     for name, *_ in entries:
         if PurePosixPath(name).name != name or Path(name).name != name:
             raise PredictionFileError(f"{path}: the manifest names {name!r}, which is not a file beside it")
+    return entries
+
+
+def _manifest(path: FilePath, beside: Listed) -> ShardSet:
+    """The set that a manifest describes, of the files beside it."""
+    sizes, entries = {each.name: size for each, size in beside}, _entries(path)
+    for name, *_ in entries:
         if name not in sizes:
             raise PredictionFileError(f"{path}: the manifest names {name}, which is missing; restore it")
     for name, _, _, size in entries:

@@ -357,7 +357,7 @@ class Recipe:
 
     def to_json(self) -> str:
         """Strict JSON."""
-        return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
+        return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION, sealed=False)  # people edit recipes
 
     @classmethod
     def from_json(cls, text: str) -> "Recipe":

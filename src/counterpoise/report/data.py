@@ -1,7 +1,7 @@
 """The numbers that figures draw and tables list, computed from `Scores` in one place."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from counterpoise.functional.intervals import wilson_interval
@@ -210,29 +210,17 @@ def severities(scores: Scores) -> dict[int, list[tuple[str, Estimate]]]:
     return dict(sorted(by_severity.items())) if any(by_severity) else {}
 
 
-@dataclass(frozen=True)
-class GroupRow:
-    """The samples of one domain, of one corruption whose severity is not stated, or of other columns."""
-
-    name: str
-    samples: int
-    estimates: dict[str, Estimate]
+def is_slice(group: GroupScores) -> bool:
+    """Whether it has samples of one domain, of one corruption whose severity is not stated, or of other columns."""
+    of_corruption = group.corruption and group.severity is None
+    return bool(group.columns or (not group.severity and (group.domain or of_corruption)))
 
 
-def other_groups(scores: Scores) -> list[GroupRow]:
-    """The groups that severities do not tell apart."""
-    return [
-        GroupRow(", ".join(filter(None, _names_of(group))), group.samples, group.estimates)
-        for group in scores.groups
-        if group.columns or (not group.severity and (group.domain or (group.corruption and group.severity is None)))
-    ]
-
-
-def _names_of(group: GroupScores) -> Iterator[str | None]:
-    yield from (group.domain, group.corruption)
-    if group.severity:
-        yield f"severity {group.severity}"
-    yield from (f"{name} {value}" for name, value in group.columns.items())
+def slice_name(group: GroupScores) -> str:
+    """Values of all that describes it."""
+    severity = f"severity {group.severity}" if group.severity else None
+    columns = (f"{name} {value}" for name, value in group.columns.items())
+    return ", ".join(filter(None, (group.domain, group.corruption, severity, *columns)))
 
 
 @dataclass(frozen=True)

@@ -78,4 +78,8 @@ def _interval(verdict: Verdict) -> str:
 def _more(verdict: Verdict) -> str:
     if verdict.outcome != "undecided":
         return ""
-    return "more samples would not tell" if verdict.more_samples is None else f"{verdict.more_samples:,} more samples"
+    return (
+        "too near to say how many more samples"
+        if verdict.more_samples is None
+        else f"{verdict.more_samples:,} more samples"
+    )

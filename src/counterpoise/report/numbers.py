@@ -13,7 +13,6 @@ from counterpoise.metrics.selective import operating_point
 from counterpoise.metrics.summary import in_order
 from counterpoise.report.data import (
     name_of,
-    other_groups,
     reliability_bins,
     severities,
     threshold_text,
@@ -24,7 +23,6 @@ from counterpoise.report.tables import Cell, Table, as_csv, table
 _STEPS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 _ECE = KEY_INFO[Key.ECE]
-_GROUP_KEYS = (Key.ACCURACY, Key.NLL, Key.MEAN_GAP, Key.ECE)
 CsvRow = tuple[str | float | None, ...]
 
 _NO_INTERVAL = (math.nan, math.nan, None, None)
@@ -289,32 +287,9 @@ def severity_means(scores: Scores) -> Table | None:
     )
 
 
-def group_table(scores: Scores) -> Table | None:
-    """Metrics of each domain, of each corruption whose severity is not stated, and of other columns."""
-    infos = {key: scores.info_of(key) for key in (*_GROUP_KEYS, *scores.info)}
-    rows = [
-        (
-            row.name,
-            f"{row.samples:,}",
-            *(value_and_interval(info, row.estimates.get(key)) for key, info in infos.items()),
-        )
-        for row in other_groups(scores)
-    ]
-    return table("Groups", ("group", "samples", *map(metric_title, infos.values())), rows) if rows else None
-
-
 def titled(source: Table, scores: Scores) -> Table:
     """The table with the model's name in its title."""
     return Table(f"{source.title}: {name_of(scores)}", source.columns, source.rows)
-
-
-def all_tables(evaluation: Evaluation) -> list[Table]:
-    """All metrics, paired differences, and for each model its temperature trial, corruptions and groups."""
-    found = [summary(evaluation), paired_differences(evaluation)]
-    for model in evaluation.models:
-        own = (recalibration_table(model), severity_table(model), group_table(model))
-        found += [titled(table, model) for table in own if table is not None]
-    return [table for table in found if table is not None]
 
 
 ESTIMATE_COLUMNS = ("model", "section", "metric", "value", "low", "high", "noise_floor", "error_bound")

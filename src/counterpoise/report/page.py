@@ -29,11 +29,12 @@ from counterpoise.report.data import (
 )
 from counterpoise.report.html import data_uri, layout
 from counterpoise.report.sentences import selective_sentence, temperature_sentence, worst_classes_sentence
+from counterpoise.report.slices import crossed_tables, slice_sentence, slice_table, slices_of
 from counterpoise.report.style import DARK, LIGHT, Look
 from counterpoise.report.tables import Table
 
 STYLE_SHEET = ("counterpoise.report", "page.css")
-LISTED_CLASSES = 50
+LISTED_CLASSES = LISTED_GROUPS = 50
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def _sections(evaluation: Evaluation, *, risk: float) -> list[Section | None]:
         _selective_section(drawn, risk=risk),
         _detection_section(evaluation, drawn),
         _severity_section(drawn),
-        _group_section(models),
+        _group_section(drawn),
         _metrics(evaluation),
     ]
 
@@ -362,9 +363,17 @@ def _severity_section(drawn: Drawn) -> Section | None:
     return Section("severity", "What happens when images degrade?", text, [], [picture])
 
 
-def _group_section(models: list[Scores]) -> Section | None:
-    tables = [numbers.titled(table, model) for model in models if (table := numbers.group_table(model)) is not None]
-    return Section("groups", "Group by group", [], tables, []) if tables else None
+def _group_section(drawn: Drawn) -> Section | None:
+    text, tables = [], []
+    for model, _ in drawn:
+        groups = slices_of(model)
+        own = [*crossed_tables(model), slice_table(model, most=LISTED_GROUPS)]
+        tables += [numbers.titled(table, model) for table in own if table is not None]
+        said = slice_sentence(model)
+        if len(groups) > LISTED_GROUPS:
+            said += f" The {LISTED_GROUPS} worst are listed; all {len(groups):,} are in --csv and --json."
+        text += [_of(model, said, drawn)] if said else []
+    return Section("groups", "Group by group", text, tables, []) if tables else None
 
 
 def _of(scores: Scores, sentence: str, drawn: Drawn) -> str:

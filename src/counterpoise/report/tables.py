@@ -43,13 +43,17 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """Text, and what it is: best, second best or worse among what it is compared with, a part of what is above it."""
+    """Text, and what it is: best, second best or worse among what it is compared with, a part of what is above it.
+
+    On a page, `heat` is the shade behind it: 0 is none.
+    """
 
     text: str
     best: bool = False
     part: bool = False
     second: bool = False
     worse: bool = False
+    heat: int = 0
 
 
 @dataclass(frozen=True)

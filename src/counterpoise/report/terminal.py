@@ -9,9 +9,11 @@ from counterpoise._text import shown, wrapped
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import Key, percent
 from counterpoise.metrics.scores import Scores, verdict
+from counterpoise.metrics.slices import WORST_SLICES
 from counterpoise.report import numbers
 from counterpoise.report.data import name_of, severities, size_of
 from counterpoise.report.sentences import selective_sentence, temperature_sentence
+from counterpoise.report.slices import slice_sentence, slice_table, slices_of
 from counterpoise.report.tables import BETTER, MOST_COLUMNS, WORSE, Table
 from counterpoise.report.tables import as_text as table_text
 
@@ -90,9 +92,24 @@ def as_text(
         parts += [table(found) for found in tables if found is not None]
     for model in models:
         parts += [] if several else [prose(sentence) for sentence in _sentences(model, risk=risk)]
-        own = [numbers.severity_means(model) if len(severities(model)) > 1 else None, numbers.group_table(model)]
+        means = numbers.severity_means(model) if len(severities(model)) > 1 else None
+        groups, most = slices_of(model), None if everything else WORST_SLICES
+        own = [means, slice_table(model, most=most)]
         parts += [table(numbers.titled(found, model) if several else found) for found in own if found is not None]
+        if said := slice_sentence(model):
+            parts.append(prose(f"{said} {BETTER} better than all samples beyond chance, {WORSE} worse"))
+        if most is not None and len(groups) > most:
+            parts.append(prose(f"{len(groups) - most:,} more groups: {rest}"))
     return "\n\n".join(parts)
+
+
+def all_tables(evaluation: Evaluation) -> list[Table]:
+    """All metrics, paired differences, and for each model its temperature trial, corruptions and groups."""
+    found = [numbers.summary(evaluation), numbers.paired_differences(evaluation)]
+    for model in evaluation.models:
+        own = (numbers.recalibration_table(model), numbers.severity_table(model), slice_table(model))
+        found += [numbers.titled(table, model) for table in own if table is not None]
+    return [table for table in found if table is not None]
 
 
 def _said(scores: Scores) -> str:

@@ -25,15 +25,11 @@ from counterpoise.training.parts import PARTS, STATE, read_parts
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.checkpoints", 2
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"step-\d{1,20}\.ckpt")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One checkpoint: what it is, and what its file must be; of a folder, its `parts.json`.
-
-    Its name is that of a file beside the manifest: what others have written must not lead anywhere else.
-    """
+    """One checkpoint: what it is, and what its file must be; of a folder, its `parts.json`."""
 
     file: str
     sha256: str
@@ -42,10 +38,6 @@ class Entry:
     epoch: int
     metric: str | None = None
     value: float | None = None
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.file):
-            raise ValueError(f"{self.file!r:.80} is not the name of a checkpoint")
 
 
 @dataclass(frozen=True)
@@ -73,11 +65,23 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.exists():
         return Manifest()
     try:
-        return from_document(
+        found = from_document(
             Manifest, regular(path).read_text(), schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: _to_version_2}
         )
+        for name in found.files:
+            if not re.fullmatch(r"step-\d+\.ckpt", name):
+                raise ValueError(f"it names {name!r}, which is no checkpoint")
     except ValueError as error:
         raise ValueError(f"{path}: {error}; restore it, or remove the checkpoints with it to begin anew") from None
+    return found
+
+
+def vouched_files(path: Path) -> dict[str, str]:
+    """SHA-256 of the files that a manifest names; of a folder, of its `parts.json`, which names the others."""
+    manifest = read_manifest(path.parent)
+    entries = [entry for entry in (manifest.last, manifest.previous, manifest.best) if entry is not None]
+    within = {entry.file: f"{entry.file}/{PARTS}" for entry in entries if (path.parent / entry.file).is_dir()}
+    return {within.get(entry.file, entry.file): entry.sha256 for entry in entries}
 
 
 def _to_version_2(document: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoise._digests import digest_path, is_vouched
 from counterpoise._files import FilePath, write_text
 from counterpoise.data.corruptions import corrupted
 from counterpoise.data.images import Images
@@ -24,7 +25,6 @@ from counterpoise.metrics.protocol import Estimates
 from counterpoise.models.backbone import RANDOM
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
-from counterpoise.predictions.digest import digest_path
 from counterpoise.recipes.checks import corruption_names
 from counterpoise.recipes.config import EvaluationOptions, ValidationMetric
 from counterpoise.scoring import score_files
@@ -51,7 +51,9 @@ def evaluate_run(
     for name, load in sets.items():
         path = prediction_file(run, name)
         # The digest is written after the file: without it the writing was interrupted.
-        if not (path.exists() and digest_path(path).exists()):
+        if not is_vouched(path):
+            if path.exists() and digest_path(path).exists():
+                say(f"{path} has changed since it was written, and is made again")
             ood = name.startswith(OOD_PREFIX)
             split = "test" if ood else name
             corruptions = trained.recipe.evaluation.corruptions if name == "test" else ()

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 
 import counterpoise
 from counterpoise._addresses import as_path, regular
+from counterpoise._digests import SUMS, inside, require_within
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
 from counterpoise._files import FilePath, replacing, write_text
@@ -159,6 +160,7 @@ def local_run(location: str | FilePath) -> Path:
         folder, target = waiting.pop()
         target.mkdir(exist_ok=True)
         for each, size in folder.listed():
+            require_within(each.name, where=str(folder))
             if size is not None:
                 (target / each.name).write_bytes(each.read_bytes())
             elif each.name != RunFolder(copy).checkpoints.name:
@@ -213,7 +215,7 @@ class RowLog:
 
     def begin_after(self, step: int) -> None:
         """Make the file, or remove its rows of later steps: training goes back to this one, and writes them again."""
-        rows = self.rows()
+        rows = self.rows() if step else []
         for number, row in enumerate(rows):
             if tuple(row) != self.columns or not (row["step"] or "").isdecimal():
                 raise ValueError(
@@ -271,12 +273,23 @@ def require_new(folder: RunFolder) -> None:
             f"{folder.path} holds a run already; `counterpoise resume {folder.path}` continues it, "
             "or choose another --out"
         )
-    left = [folder.primary, folder.predictions, folder.member(0).path.parent, *folder.checkpoints.glob("*.ckpt")]
+    if folder.path.is_dir():
+        require_no_links(folder)
+    left = [folder.primary, folder.predictions, folder.path / SUMS, folder.member(0).path.parent]
+    left += folder.checkpoints.glob("*.ckpt")
     if found := [str(path.relative_to(folder.path)) for path in left if path.exists()]:
         raise ValueError(
             f"{folder.path} holds {', '.join(found[:3])} of another run, and no {folder.config.name}; remove the "
             "folder, or choose another --out"
         )
+
+
+def require_no_links(run: RunFolder) -> None:
+    """Refuse a run in which a link leads elsewhere: what is written to it would be written there."""
+    folders = (run, *map(RunFolder, run.path.glob("members/*")))
+    own = (path for folder in folders for path in (folder.path, *folder.path.iterdir()) if path != run.path)
+    for path in own:
+        inside(run.path, path.relative_to(run.path).as_posix())
 
 
 def start(folder: RunFolder, recipe: Recipe, conditions: Conditions) -> None:

@@ -1,6 +1,8 @@
 """The networks of a run: built from its recipe, read back from its folder, and described in the files they leave."""
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from counterpoise._files import FilePath, read_safetensors
 from counterpoise.data.images import Images
 from counterpoise.export import describe, load_safetensors
-from counterpoise.export.config import ModelConfig
+from counterpoise.export.weights import require_fit
 from counterpoise.models import Backbone, Normalisation, Renormalised, build_model, normalisation_of
 from counterpoise.models.backbone import RANDOM
 from counterpoise.objectives.models import call_for_logits
@@ -22,6 +24,9 @@ from counterpoise.training.folder import RunFolder, installed_versions, local_ru
 
 ModelFactory = Callable[[int], Sequence[nn.Module]]
 """Makes the models of one training from its seed: the primary first, then auxiliaries or peers."""
+
+LARGEST_IMAGE = 1 << 28
+"""Numbers in one image that a file may say its network takes."""
 
 Say = Callable[[str], None]
 """Shows a line of progress."""
@@ -128,13 +133,17 @@ def load_run(
     """
     run = RunFolder(local_run(folder))
     recipe, folders = run.recipe(), trained_folders(run, member=member)
-    metadata, _ = read_safetensors(folders[0].primary)
+    metadata, tensors = read_safetensors(folders[0].primary)
     if missing := [name for name in ("class_names", "channels", "size", "mean", "std") if name not in metadata]:
         raise ValueError(f"{folders[0].primary} was not written by a run: its metadata lack {', '.join(missing)}")
-    stated = stated_config(metadata, folders[0].primary)
-    classes, (channels, height, width) = stated.class_names, image_shape(metadata)
+    classes, mean, std = stated_lists(metadata, folders[0].primary)
+    channels, height, width = image_shape(metadata)
     if networks is None:
         backbone = replace(recipe.primary, weights=RANDOM)
+        if models is None:
+            with torch.device("meta"):  # so that a file is refused before its sizes are taken for granted
+                network = build_model(backbone, classes=len(classes), channels=channels)
+                require_fit(network, metadata, tensors, path=folders[0].primary)
         networks = [
             build_model(backbone, classes=len(classes), channels=channels) if models is None else models(0)[0]
             for _ in folders
@@ -146,21 +155,10 @@ def load_run(
         model=networks[0] if len(networks) == 1 else Members(networks),
         classes=classes,
         shape=(channels, height, width),
-        mean=stated.mean or (),
-        std=stated.std or (),
+        mean=mean,
+        std=std,
         metadata=metadata,
     )
-
-
-def stated_config(metadata: Mapping[str, str], path: FilePath) -> ModelConfig:
-    """What the metadata of weights say of classes and images; they are somebody's text, and checked."""
-    try:
-        names, mean, std = (json.loads(metadata[name]) for name in ("class_names", "mean", "std"))
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError("class_names are not all text")
-        return ModelConfig(tuple(names), shape=image_shape(metadata), mean=tuple(mean), std=tuple(std))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path}: its metadata are damaged: {error}") from None
 
 
 def header_of(trained: Trained) -> Header:
@@ -183,7 +181,28 @@ def image_shape(metadata: Mapping[str, str]) -> tuple[int, int, int]:
     ((3, 32, 32), (1, 8, 12))
     """
     height, _, width = metadata["size"].partition("x")
-    return int(metadata["channels"]), int(height), int(width or height)
+    sizes = [metadata["channels"], height, width or height]
+    if not all(re.fullmatch(r"[1-9]\d{0,5}", size) for size in sizes) or math.prod(map(int, sizes)) > LARGEST_IMAGE:
+        raise ValueError(f"its metadata state images of {' x '.join(sizes)[:80]!r}, which cannot be")
+    return int(sizes[0]), int(sizes[1]), int(sizes[2])
+
+
+def stated_lists(
+    metadata: Mapping[str, str], path: FilePath
+) -> tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
+    """Class names, means and standard deviations, by the metadata of a model's file."""
+    try:
+        names, mean, std = (json.loads(metadata[name]) for name in ("class_names", "mean", "std"))
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path}: its class_names, mean or std are no JSON; write it again") from None
+    numbers = [value for values in (mean, std) if isinstance(values, list) for value in values]
+    if (
+        not all(isinstance(values, list) for values in (names, mean, std))
+        or not all(isinstance(name, str) for name in names)
+        or not all(type(value) in (int, float) for value in numbers)
+    ):
+        raise ValueError(f"{path}: its class_names, mean or std are no lists of text and numbers; write it again")
+    return tuple(names), tuple(mean), tuple(std)
 
 
 def metadata_of(recipe: Recipe, images: Images, *, own: nn.Module | None) -> dict[str, str]:

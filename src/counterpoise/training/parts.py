@@ -12,8 +12,6 @@ SCHEMA, SCHEMA_VERSION = "counterpoise.parts", 1
 PARTS, STATE, PART = "parts.json", "state.ckpt", "part-{:05d}.safetensors"
 """Of a sharded checkpoint: where everything is; everything that is not sharded; the shards of a rank."""
 
-_NAME = re.compile(r"state\.ckpt|part-\d{5,9}\.safetensors")
-
 
 @dataclass(frozen=True)
 class ShardedTensor:
@@ -33,21 +31,27 @@ class Parts:
     sha256: dict[str, str]
     tensors: dict[str, ShardedTensor]
 
-    def __post_init__(self) -> None:
-        for name in self.sha256:
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r:.80} is not the name of a part")
-
 
 def write_parts(folder: Path, parts: Parts) -> Written:
     """Make the folder a checkpoint."""
-    text = to_document(parts, schema=SCHEMA, version=SCHEMA_VERSION, indent=None)
+    text = to_document(parts, schema=SCHEMA, version=SCHEMA_VERSION, indent=None, sealed=False)
     return write_verified(folder / PARTS, lambda file: file.write(text.encode()))
 
 
 def read_parts(path: Path) -> Parts:
     """What the folder of a sharded checkpoint is made of."""
     try:
-        return from_document(Parts, regular(path / PARTS).read_text(), schema=SCHEMA, version=SCHEMA_VERSION)
+        found = from_document(
+            Parts, regular(path / PARTS).read_text(), schema=SCHEMA, version=SCHEMA_VERSION, sealed=False
+        )
+        for name in found.sha256:
+            if not re.fullmatch(r"state\.ckpt|part-\d{5,}\.safetensors", name):
+                raise ValueError(f"it names {name!r}, which is no file of a checkpoint")
     except ValueError as error:
         raise ValueError(f"{path / PARTS}: {error}") from None
+    return found
+
+
+def vouched_files(path: Path) -> dict[str, str]:
+    """SHA-256 of the files that a `parts.json` names."""
+    return read_parts(path.parent).sha256

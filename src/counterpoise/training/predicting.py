@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise._addresses import Address, as_path
+from counterpoise._digests import digest_path, stated_digest
 from counterpoise._documents import from_document, to_document
 from counterpoise._engines import Engine, Here, in_order
 from counterpoise._files import FilePath, write_text
@@ -34,7 +35,7 @@ from counterpoise.predictions import (
     write_manifest,
 )
 from counterpoise.predictions.columns import Layout
-from counterpoise.predictions.digest import Source, digest_path, stated_digest
+from counterpoise.predictions.digest import Source
 from counterpoise.predictions.formats import is_prediction_file
 from counterpoise.predictions.shards import MANIFEST, Form, Shard
 from counterpoise.scoring import Progress

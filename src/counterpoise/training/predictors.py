@@ -22,7 +22,7 @@ from counterpoise.predictions import Header
 from counterpoise.recipes.config import EvaluationOptions
 from counterpoise.training.devices import full_float32, require_device
 from counterpoise.training.folder import RunFolder, installed_versions, local_run, trained_folders
-from counterpoise.training.networks import Members, header_of, load_run, stated_config
+from counterpoise.training.networks import Members, header_of, image_shape, load_run, stated_lists
 
 DEFAULT_BATCH = EvaluationOptions().batch
 
@@ -211,4 +211,5 @@ def _stated(metadata: Mapping[str, str], path: FilePath) -> ModelConfig:
             f"{path} was not written by `counterpoise export`: its metadata lack {', '.join(missing)}; from Python, "
             "give config=ModelConfig(...)"
         )
-    return stated_config(metadata, path)
+    names, mean, std = stated_lists(metadata, path)
+    return ModelConfig(names, shape=image_shape(metadata), mean=mean, std=std)

@@ -40,6 +40,7 @@ from counterpoise.training.folder import (
     member_folders,
     record_resumption,
     require_new,
+    require_no_links,
     start,
 )
 from counterpoise.training.networks import (
@@ -51,6 +52,7 @@ from counterpoise.training.networks import (
 )
 from counterpoise.training.preflight import require_possible
 from counterpoise.training.progress import say
+from counterpoise.training.sums import fault_of_weights, reopen, vouch
 
 
 def train(
@@ -98,6 +100,8 @@ def resume(
 ) -> Evaluation | None:
     """Continue an interrupted run from its newest intact checkpoint, or finish what is missing after training.
 
+    Weights, predictions and scores that are not what was written are made again; logs cannot be, and are named.
+
     Args:
         folder: of the run.
         allow: changed conditions that are accepted; they are recorded.
@@ -108,6 +112,7 @@ def resume(
     """
     run = RunFolder(Path(folder))
     recipe = run.recipe()
+    require_no_links(run)
     settle_rank(recipe.engine.processes)
     plan = _prepared(recipe, run, root=root, models=models, data=data)
     if not is_first_process():
@@ -118,6 +123,8 @@ def resume(
         step = sum(entry.step for entry in entries if entry is not None)
         trained = any(folder.primary.exists() for folder in folders)
         record_resumption(run, _conditions(recipe), step=step, allowed=allow, trained=trained)
+        for name in reopen(run, [folder for folder in folders if fault_of_weights(folder) is None]):
+            say(f"{run.path / name} has changed since it was written; no checkpoint holds it: restore it from a copy")
         return _complete(plan, page=page)
 
 
@@ -202,7 +209,9 @@ def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:
     primaries = []
     for seed, folder in zip(member_seeds(recipe), member_folders(recipe, plan.run), strict=True):
         objective = plan.objective(seed)
-        if not folder.primary.exists():
+        if fault := fault_of_weights(folder):
+            if folder.primary.exists() and is_first_process():
+                say(f"{fault}, or let this go on: it is made again, from the newest whole checkpoint if there is one")
             _train_one(replace(recipe, seed=seed), folder, objective, plan)
             if recipe.engine.strategy == "fsdp":  # of which every rank holds a part
                 objective = plan.objective(seed)
@@ -210,7 +219,9 @@ def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:
     if not is_first_process():
         return None
     trained = load_run(plan.run.path, networks=[as_built(primary) for primary in primaries])
-    return evaluate_run(plan.run, trained, data, device=device_type(recipe.engine), say=say, page=page)
+    evaluation = evaluate_run(plan.run, trained, data, device=device_type(recipe.engine), say=say, page=page)
+    vouch(plan.run, recipe)
+    return evaluation
 
 
 def member_seeds(recipe: Recipe) -> list[int]:

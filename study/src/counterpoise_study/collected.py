@@ -187,6 +187,7 @@ class Records:
             path = self._store.record_file(cell.id)
             try:
                 self._read[cell.id] = CellRecord.from_json(regular(path).read_text(encoding="utf-8"))
+                self._require_committed(cell)
             except (OSError, ValueError) as error:
                 raise ValueError(
                     f"{path} belongs to a finished cell, and cannot be read: {error}; restore it, or remove it, and "
@@ -194,9 +195,18 @@ class Records:
                 ) from None
         return self._read[cell.id]
 
+    def _require_committed(self, cell: Cell) -> None:
+        """Refuse a record of something else than what the manifest says was finished."""
+        record, committed = self._read[cell.id], self._progress.metrics[cell.id, "complete"]
+        if record.validation != committed:
+            raise ValueError("its validation metrics are not those of manifest.jsonl: one of the two was changed")
+        if Cell(record.recipe, record.source).id != cell.id:
+            raise ValueError("its recipe is not that of the cell whose folder it is in")
+
 
 def collect(store: Store, *, studies: Sequence[str] = ()) -> list[StudyResults]:
     """The studies of a store, in the order of the paper; by default all that were asked for."""
+    store.require_whole()
     requests = {request.study: request for request in store.contents.requests}
     if missing := [name for name in studies if name not in requests]:
         raise ValueError(f"{store.path} has no study {', '.join(missing)}; it has {', '.join(requests)}")

@@ -4,6 +4,7 @@
     FOLDER/cells/ID/cell.json               all that tables and figures need
     FOLDER/cells/ID/environment.json        versions, revision, threads
     FOLDER/cells/ID/epochs.csv              the learning curve; of an ensemble, in members/N
+    FOLDER/SHA256SUMS                       digests of all of these, which `counterpoise-study report` verifies
 
 A cell whose validation images alone were predicted has no `cell.json`: its metrics are in the manifest. The folder is a
 store itself. `counterpoise-study report` draws from it, and a copy of it can be run on: what is finished stays
@@ -14,6 +15,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from counterpoise._digests import inside, sums_of, write_sums
 from counterpoise.training.folder import RunFolder
 from counterpoise_study.cells import STAGES
 from counterpoise_study.store import Store
@@ -41,20 +43,23 @@ def keep(store: Store, folder: Path) -> list[str]:
     for event in finished:
         _copy(store.run_folder(event.cell), kept.run_folder(event.cell), record=store.record_file(event.cell).name)
     kept.adopt([replace(event, worker="") for event in finished])
+    _vouch(folder)
     return list(dict.fromkeys(event.cell for event in finished))
+
+
+def _vouch(folder: Path) -> None:
+    """Write `SHA256SUMS` of everything that is kept."""
+    cells = (path for path in (folder / "cells").rglob("*") if path.suffix != ".lock" and not path.name.startswith("."))
+    files = [path for path in (*folder.glob("store.json"), *folder.glob("manifest.jsonl"), *cells) if path.is_file()]
+    write_sums(folder, sums_of(folder, [inside(folder, path.relative_to(folder).as_posix()) for path in files]))
 
 
 def _copy(source: RunFolder, target: RunFolder, *, record: str) -> None:
     """The small files of a run; those of an ensemble's members are in folders of their own."""
     wanted = [source.path / record, source.environment, source.epochs, *source.path.glob("members/*/epochs.csv")]
-    inside = source.path.parent.resolve() / source.path.name
     for path in wanted:
         if path.exists():
-            if path.resolve() != inside / path.relative_to(source.path):
-                raise ValueError(
-                    f"{path} is a link, or in a folder that is one, to {path.resolve()}; a store of others could so "
-                    "name any file: put the file itself in its place, or remove it"
-                )
+            inside(source.path.parent, path.relative_to(source.path.parent).as_posix())
             place = target.path / path.relative_to(source.path)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, place)

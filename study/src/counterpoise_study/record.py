@@ -126,4 +126,5 @@ def _outcome(scores: Scores) -> Outcome:
 
 
 def _shortened(group: GroupScores) -> GroupScores:
-    return replace(group, estimates={key: group.estimates[key] for key in MEASURED_OF_GROUPS if key in group.estimates})
+    kept = {str(key): group.estimates[key] for key in MEASURED_OF_GROUPS if key in group.estimates}
+    return replace(group, estimates=kept, simultaneous={})

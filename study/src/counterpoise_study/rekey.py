@@ -35,6 +35,7 @@ def rekey(path: Path) -> dict[str, str]:
         _ = store.contents  # refuses what is no store
         return {}
     contents = read_contents(file.read_text(), upgrades={_LAST_WITH_FIRST_NAMES: lambda same: same})
+    store.withdraw_digests()
     with holding(store.lock):
         found = _present(path)
         names = dict(_asked_for(contents.requests, document)) | dict(_from_files(path, found))

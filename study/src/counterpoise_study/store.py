@@ -5,6 +5,7 @@
     STORE/manifest.lock       held for moments by the process that adds a line
     STORE/cells/ID            a run as `counterpoise train` makes it, and `cell.json`: all that tables and figures need
     STORE/cells/ID.lock       held by the process that works on the cell
+    STORE/SHA256SUMS          of all of it, where it is a copy that was kept and that nobody works on
 
 Cells are claimed as `counterpoise._locks` says: after a killed process, the next one goes on from the newest
 checkpoint. A commit is a line of the manifest, written under its lock after a look that there is none yet.
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from counterpoise._addresses import regular
+from counterpoise._digests import SUMS, changed_in, read_sums
 from counterpoise._documents import Upgrade, from_document, to_document
 from counterpoise._files import write_text
 from counterpoise._locks import claimed, holding, is_claimed, lock_of
@@ -99,6 +101,7 @@ class Store:
 
     def add(self, requests: Sequence[Request]) -> None:
         """Ask for studies; methods and seeds of a study that was asked for before join those."""
+        self.withdraw_digests()
         (self.path / "cells").mkdir(parents=True, exist_ok=True)
         scales = {request.scale for request in requests}
         with holding(self.lock):
@@ -112,6 +115,20 @@ class Store:
             contents = Contents(scales.pop(), tuple(known.values()))
             if contents != before:
                 write_text(self._contents, contents.to_json())
+
+    def require_whole(self) -> None:
+        """Refuse a store whose files are not those that its `SHA256SUMS` names; one in use has none."""
+        changed = changed_in(self.path, read_sums(self.path) or {})
+        if changed:
+            raise ValueError(
+                f"{self.path}: {', '.join(changed[:3])}{', ...' * (len(changed) > 3)} changed or went missing after "
+                f"{SUMS} was written; restore {'it' if len(changed) == 1 else 'them'} from a copy"
+            )
+
+    def withdraw_digests(self) -> None:
+        """Remove `SHA256SUMS` of a store that is about to be written to, if it is still true."""
+        self.require_whole()
+        (self.path / SUMS).unlink(missing_ok=True)
 
     def run_folder(self, cell: str) -> RunFolder:
         """The run of a cell."""

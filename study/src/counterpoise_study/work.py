@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
+from counterpoise._digests import inside
 from counterpoise._files import write_text
 from counterpoise.recipes.config import Allowance
 from counterpoise.recipes.methods import METHODS
@@ -92,6 +93,7 @@ def remove_leftovers(store: Store) -> None:
 def _run(store: Store, task: Task, *, root: Path | None, page: bool, allow: Collection[Allowance]) -> RunFolder:
     """Train, or train on, and predict: the validation images alone where no more is wanted."""
     recipe, run = task.cell.recipe, store.run_folder(task.cell.id)
+    inside(store.path, run.path.relative_to(store.path).as_posix())
     if recipe.method not in METHODS:
         raise ValueError(f"there is no method {recipe.method!r}; name the file that it comes from with --methods")
     data = named_data(recipe, root=root)
@@ -111,5 +113,6 @@ def _remove_checkpoints(run: RunFolder) -> None:
     """
     for folder in (run, *map(RunFolder, run.path.glob("members/*"))):
         if folder.primary.exists():
+            inside(run.path.parent, folder.checkpoints.relative_to(run.path.parent).as_posix())
             for path in folder.checkpoints.glob("*.ckpt"):
                 remove_checkpoint(path)

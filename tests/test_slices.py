@@ -1,0 +1,102 @@
+"""Groups whose intervals hold together: which are surely worse than the rest."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta
+
+import counterpoise
+from counterpoise import Scores
+from counterpoise.functional.proportions import clopper_pearson
+from counterpoise.metrics.slices import against_whole, worst_slices
+from counterpoise.report import slices, terminal
+from counterpoise.report.page import write_report
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 1)), min_size=1, max_size=5), st.floats(1e-6, 0.4))
+def test_exact_limits_are_quantiles_of_beta_distributions(cases, error):
+    trials = np.array([trial for trial, _ in cases])
+    hits = np.array([round(trial * share) for trial, share in cases])
+    low, high = clopper_pearson(torch.tensor(hits), torch.tensor(trials), error=error)
+    with np.errstate(invalid="ignore"):
+        expected_low = np.where(hits > 0, beta.ppf(error, hits, trials - hits + 1), 0.0)
+        expected_high = np.where(hits < trials, beta.ppf(1 - error, hits + 1, trials - hits), 1.0)
+    np.testing.assert_allclose(low, expected_low, rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(high, expected_high, rtol=1e-7, atol=1e-12)
+
+
+def sliced(sizes, wrong, *, columns=("region",)):
+    """Slices of so many samples of confidence 0.8, of which so many are wrong; columns repeat the slice's parts."""
+    names = [name for name, size in sizes.items() for _ in range(size)]
+    labels = [int(row < wrong[name]) for name, size in sizes.items() for row in range(size)]
+    by = {column: [name[place] for name in names] for place, column in enumerate(columns)}
+    return counterpoise.evaluate(probabilities=[[0.8, 0.2]] * len(names), labels=labels, by=by)
+
+
+def test_surely_bad_comes_before_perhaps_bad():
+    scores = sliced({"a": 1000, "b": 1, "c": 500}, {"a": 150, "b": 1, "c": 200})
+    assert [group.columns["region"] for group in worst_slices(scores)] == ["c", "a", "b"]
+    assert [group.columns["region"] for group in worst_slices(scores, most=1)] == ["c"]
+    signs = {group.columns["region"]: against_whole(scores, group, "accuracy") for group in scores.groups}
+    assert signs == {"a": 1, "b": 0, "c": -1}
+
+
+def test_simultaneous_intervals_are_wider_and_of_the_same_values():
+    scores = sliced({"a": 100, "b": 400, "c": 50}, {"a": 20, "b": 60, "c": 10})
+    for group in scores.groups:
+        assert {"accuracy", "mean_gap", "ece", "positive_ece"} <= set(group.simultaneous) < set(group.estimates)
+        for key, wide in group.simultaneous.items():
+            own = group.estimates[key]
+            assert wide.value == pytest.approx(own.value)
+            assert wide.low <= own.low
+            assert own.high <= wide.high
+    assert Scores.from_json(scores.to_json()) == scores
+
+
+def test_metrics_without_such_intervals_are_refused_by_name():
+    scores = sliced({"a": 10, "b": 10}, {"a": 1, "b": 2})
+    with pytest.raises(ValueError, match="no metric 'nll' with simultaneous intervals; they have accuracy"):
+        worst_slices(scores, "nll")
+    assert worst_slices(replace(scores, groups=[])) == []
+
+
+def test_tables_put_the_worst_first_and_mark_it():
+    scores = sliced({"a": 1000, "b": 500}, {"a": 150, "b": 200})
+    first, second = slices.slice_table(scores).rows
+    assert first[0].text == "region b"
+    assert first[2].worse
+    assert first[2].heat == slices.HEAT
+    assert second[2].heat == 0
+    assert first[3].text == f"{scores.groups[1].estimates['nll'].value:.4f}"  # no interval that holds for both
+    text = terminal.as_text(counterpoise.Evaluation([scores]), risk=0.1)
+    assert "hold for all 2 groups together" in text
+    assert "1 is less accurate" in text
+
+
+def test_two_columns_make_a_table_by_both(tmp_path):
+    sizes = dict.fromkeys(["ax", "ay", "bx", "by", "cx"], 100)
+    scores = sliced(sizes, dict(zip(sizes, (10, 20, 30, 60, 20), strict=True)), columns=("region", "device"))
+    accuracy, ece = slices.crossed_tables(scores)
+    assert accuracy.columns == ("region", "device x", "device y")
+    assert [[cell.text for cell in row] for row in accuracy.rows] == [
+        ["a", "90.00", "80.00"],
+        ["b", "70.00", "40.00"],
+        ["c", "80.00", ""],
+    ]
+    assert max(cell.heat for row in accuracy.rows for cell in row) == slices.HEAT
+    assert ece.title == "ECE, %, by region and device"
+    assert slices.crossed_tables(sliced({"a": 10, "b": 10}, {"a": 1, "b": 2})) == []
+    write_report(tmp_path / "page.html", counterpoise.Evaluation([scores]))
+    page = (tmp_path / "page.html").read_text()
+    assert 'class="worse heat4">40.00' in page
+
+
+def test_a_screen_shows_the_worst_ten():
+    sizes = {(str(number),): 20 for number in range(14)}
+    scores = sliced(sizes, dict.fromkeys(sizes, 3))
+    assert "4 more groups: --all" in terminal.as_text(counterpoise.Evaluation([scores]), risk=0.1)
+    assert "more groups" not in terminal.as_text(counterpoise.Evaluation([scores]), risk=0.1, everything=True)
