@@ -1,6 +1,7 @@
 """E-processes by betting: against plain products, exact limits, and Ville's inequality by simulation."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def test_limits_of_a_mean_hold_as_often_as_they_say():
     values = torch.linspace(0, 1, 21).double()
     chances = torch.softmax(5 * values, 0)
     for samples in (20, 500):
-        drawn = torch.multinomial(chances, 2000 * samples, replacement=True, generator=generator).reshape(2000, -1)
+        drawn = torch.multinomial(chances, 500 * samples, replacement=True, generator=generator).reshape(500, -1)
         counts = torch.nn.functional.one_hot(drawn, 21).sum(1).double()
         low, high = mean_limits(counts, values, error=0.05)
         truth = float(chances @ values)
@@ -87,9 +88,10 @@ def test_limits_of_a_mean_hold_as_often_as_they_say():
 
 def test_start_weights_are_a_share_of_one():
     weights = [start_weight(n + 1) - start_weight(n) for n in range(5000)]
-    assert all(first > second > 0 for first, second in zip(weights, weights[1:], strict=False))
+    assert all(first > second > 0 for first, second in pairwise(weights))
     assert start_weight(0) == 0
-    assert sum(weights) == pytest.approx(start_weight(5000)) < 1
+    assert sum(weights) == pytest.approx(start_weight(5000))
+    assert start_weight(10**9) < 1
 
 
 def test_fortunes_are_the_sum_over_starts_of_plain_products():
@@ -138,9 +140,7 @@ def ever(*, streams, windows, samples, right, level=0.95):
     generator = torch.Generator().manual_seed(0)
     reference = simulated((streams,), generator, samples=500, right=VALUES, share=SHARE)
     bounds = bounds_of(reference, VALUES, level=level)
-    products = log_products(
-        simulated((streams, windows), generator, samples=samples, right=right, share=SHARE), bounds
-    )
+    products = log_products(simulated((streams, windows), generator, samples=samples, right=right, share=SHARE), bounds)
     raised = {}
     for part, logs in products.items():
         fortunes, found = Fortunes.none(tuple(logs[:, 0].shape)), torch.zeros(streams, dtype=torch.bool)

@@ -1,5 +1,6 @@
 """A monitor from its beginning: labelled predictions, then the stream, then how the model stands."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,9 @@ from counterpoise.monitoring.store import Reference, create, read_reference, win
 from counterpoise.monitoring.windows import EVERY, Every, stamp_of, time_of, window_at_time
 from counterpoise.predictions import Columns, Location, PredictionFile, PredictionFileError
 from counterpoise.scoring.units import Progress
+
+_WRITERS = 16
+"""Files that are written at a time: what takes long is to wait until the disk has each."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +107,15 @@ def update(
     for file, column in opened(predictions, columns, by=lambda file: time_column(file, time)):
         _require_same_model(file, reference)
         assert column is not None  # noqa: S101
-        for piece in pieces_of(file, time=column, every=reference.every, first=reference.first, progress=progress):
-            kept += write_piece(folder, piece, reference)
-            windows.add(piece.window)
-            rows += piece.counts.samples
-            labelled += piece.counts.labelled
+        pieces = pieces_of(file, time=column, every=reference.every, first=reference.first, progress=progress)
+        with ThreadPoolExecutor(_WRITERS) as writers:
+            for piece, new in writers.map(lambda piece: (piece, write_piece(folder, piece, reference)), pieces):
+                kept += new
+                windows.add(piece.window)
+                rows += piece.counts.samples
+                labelled += piece.counts.labelled
+                if progress is not None:
+                    progress(f"{folder}: windows", len(windows), None)
         notices += file.notices
     return Updated(len(windows), kept, rows, labelled, tuple(notices))
 
