@@ -64,7 +64,7 @@ class Begin:
             )
         counts = reference.counts
         print(
-            f"{self.folder}: a monitor by the {reference.every}, from {reference.start} on, held against "
+            f"{self.folder}: a monitor by the {reference.every}, from {reference.shown_start} on, held against "
             f"{counts.samples:,} predictions, {counts.labelled:,} of them labelled"
         )
 

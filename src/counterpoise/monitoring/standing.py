@@ -28,8 +28,8 @@ from counterpoise.monitoring.windows import EVERY, Every, coarser, shown_start
 
 Outcome = Literal["fine", "alarm", "nothing"]
 _BINS = 20
-_AT_A_TIME = 64
-"""Windows whose bets are placed at a time."""
+_AT_A_TIME, _CLASSES_AT_A_TIME = 64, 200_000
+"""Windows whose bets are placed at a time, unless these are windows of so many classes together."""
 _DECIMALS = 9
 
 
@@ -262,7 +262,8 @@ def _followed(
 ) -> Iterator[tuple[tuple[int, Counts], dict[Part, float]]]:
     """Each window, with the evidence after it."""
     remaining = iter(windows)
-    while block := list(islice(remaining, _AT_A_TIME)):
+    size = max(1, min(_AT_A_TIME, _CLASSES_AT_A_TIME // max(1, reference.classes)))
+    while block := list(islice(remaining, size)):
         products = log_products(_tallies([counts for _, counts in block]), bounds)
         for row, each in enumerate(block):
             after = table.pass_window(each[0] - reference.first, {part: logs[row] for part, logs in products.items()})

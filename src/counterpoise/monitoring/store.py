@@ -21,7 +21,7 @@ from counterpoise._documents import from_document, to_document
 from counterpoise._files import write_text
 from counterpoise.monitoring.counts import CELLS, Counts, StoredCounts
 from counterpoise.monitoring.reading import Piece
-from counterpoise.monitoring.windows import STAMP, Every, stamp_of, window_at
+from counterpoise.monitoring.windows import STAMP, Every, shown_start, stamp_of, window_at
 from counterpoise.scoring.units import Progress
 
 REFERENCE, WINDOWS = "reference.json", "windows"
@@ -66,9 +66,10 @@ class Reference:
         """Number of the first window."""
         return window_at(self.start, self.every)
 
-    def class_name(self, index: int) -> str:
-        """Of a class."""
-        return f"class {index}" if self.class_names is None else self.class_names[index]
+    @property
+    def shown_start(self) -> str:
+        """The start of the first window, for people."""
+        return shown_start(self.first, self.every)
 
 
 @dataclass(frozen=True)
