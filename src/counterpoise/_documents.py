@@ -150,7 +150,7 @@ def _typed(kind: Any, value: Any, place: str) -> Any:
         return _dataclass(kind, value, place)
     if origin is list:
         items = _instance(list, value, place)
-        if arguments[0] is float and all(type(item) is float for item in items):
+        if arguments[0] in (int, float) and all(type(item) is arguments[0] for item in items):
             return items
         return [_typed(arguments[0], item, f"{place}[{index}]") for index, item in enumerate(items)]
     if origin is dict:

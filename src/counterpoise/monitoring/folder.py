@@ -1,0 +1,151 @@
+"""A monitor from its beginning: labelled predictions, then the stream, then how the model stands."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from counterpoise._choices import DEFAULT_LEVEL, require_level
+from counterpoise.monitoring.counts import Counts, StoredCounts
+from counterpoise.monitoring.reading import classes_of, counted, opened, pieces_of, time_column
+from counterpoise.monitoring.standing import Standing, judged, require_coarser
+from counterpoise.monitoring.store import Reference, create, read_reference, windows_of, write_piece
+from counterpoise.monitoring.windows import EVERY, Every, stamp_of, time_of, window_at_time
+from counterpoise.predictions import Columns, Location, PredictionFile, PredictionFileError
+from counterpoise.scoring.units import Progress
+
+_WRITERS = 16
+"""Files that are written at a time: what takes long is to wait until the disk has each."""
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What an update has brought.
+
+    Attributes:
+        windows: that the predictions are of.
+        kept: files of counts that were written; the others were there already, or had more labels.
+        predictions: that were read.
+        labelled: those with a label.
+        notices: what was taken for what.
+    """
+
+    windows: int
+    kept: int
+    predictions: int
+    labelled: int
+    notices: tuple[str, ...]
+
+
+def begin(
+    folder: str | Path,
+    predictions: Location,
+    *,
+    columns: Columns | None = None,
+    every: Every = "hour",
+    start: str | None = None,
+    level: float = DEFAULT_LEVEL,
+    progress: Progress | None = None,
+) -> Reference:
+    """Begin a monitor with labelled predictions of a time when the model was fine.
+
+    Args:
+        folder: of the monitor; made where it is not there.
+        predictions: a file, a folder or a glob of files; not those that the model was trained or calibrated on.
+        columns: what columns hold, where their names do not say.
+        every: length of the windows that predictions are counted by.
+        start: time in the first window, ISO 8601; now.
+        level: probability that the monitor never gives a false alarm.
+        progress: called after every batch.
+    """
+    require_level(level)
+    if every not in EVERY:
+        raise ValueError(f"every is {every!r}; it must be one of {', '.join(EVERY)}")
+    time = datetime.now(UTC) if start is None else time_of(start)
+    window = window_at_time(time, every)
+    if window < 0:
+        raise ValueError(f"--start {start}: a monitor begins in 1970 at the earliest")
+    counts: Counts | None = None
+    for file, _ in opened(predictions, columns, by=lambda _: None):
+        first = file
+        counts = counted(file, progress=progress) if counts is None else counts + counted(file, progress=progress)
+    assert counts is not None  # noqa: S101 - a set has at least one file
+    if not counts.labelled:
+        raise PredictionFileError(f"{first.path}: a monitor begins with labelled predictions, and these have no labels")
+    reference = Reference(
+        every=every,
+        start=stamp_of(window, every),
+        level=level,
+        classes=classes_of(first),
+        class_names=first.header.class_names if classes_of(first) else None,
+        source=first.path.name,
+        stored=StoredCounts.of(counts),
+    )
+    create(folder, reference)
+    return reference
+
+
+def update(
+    folder: str | Path,
+    predictions: Location,
+    *,
+    columns: Columns | None = None,
+    time: str | None = None,
+    progress: Progress | None = None,
+) -> Updated:
+    """Count predictions into a monitor's windows; the same rows given again are counted once, with the most labels.
+
+    Args:
+        folder: that `begin` made. Any number of processes may update it at a time.
+        predictions: a file, a folder or a glob of files.
+        columns: what columns hold, where their names do not say.
+        time: the column of times, where its name does not say.
+        progress: called after every batch.
+    """
+    reference = read_reference(folder)
+    windows, kept, rows, labelled, notices = set[int](), 0, 0, 0, list[str]()
+    for file, column in opened(predictions, columns, by=lambda file: time_column(file, time)):
+        _require_same_model(file, reference)
+        assert column is not None  # noqa: S101
+        pieces = pieces_of(file, time=column, every=reference.every, first=reference.first, progress=progress)
+        with ThreadPoolExecutor(_WRITERS) as writers:
+            for piece, new in writers.map(lambda piece: (piece, write_piece(folder, piece, reference)), pieces):
+                kept += new
+                windows.add(piece.window)
+                rows += piece.counts.samples
+                labelled += piece.counts.labelled
+                if progress is not None:
+                    progress(f"{folder}: windows", len(windows), None)
+        notices += file.notices
+    return Updated(len(windows), kept, rows, labelled, tuple(notices))
+
+
+def show(folder: str | Path, *, every: Every | None = None, progress: Progress | None = None) -> Standing:
+    """How the model stands, from all that has been counted.
+
+    Args:
+        folder: of the monitor.
+        every: length of the windows that are shown, not shorter than those that are counted; alarms do not hang on it.
+        progress: called after every window.
+    """
+    reference = read_reference(folder)
+    require_coarser(reference.every, every or reference.every)
+
+    return judged(reference, windows_of(folder, reference, progress=progress), shown=every)
+
+
+def _require_same_model(file: PredictionFile, reference: Reference) -> None:
+    classes, names = classes_of(file), file.header.class_names
+    if classes != reference.classes:
+        raise PredictionFileError(
+            f"{file.path}: it has {_described(classes)}, and the reference ({reference.source}) has "
+            f"{_described(reference.classes)}"
+        )
+    if classes and None not in (names, reference.class_names) and names != reference.class_names:
+        raise PredictionFileError(
+            f"{file.path}: its classes are not those of the reference ({reference.source}), or in another order"
+        )
+
+
+def _described(classes: int) -> str:
+    return f"{classes:,} classes" if classes else "confidences alone"
