@@ -27,6 +27,7 @@ from tools.coverage_tables import few_errors_section, paired_section
 from tools.guarantees_tables import guarantees_section
 from tools.headline import headline_section
 from tools.markdown import markdown_table, replace_section
+from tools.monitor_tables import monitor_section
 from tools.remote_tables import remote_section
 from tools.study_claims import claims_section, verdicts_section
 
@@ -277,6 +278,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "coverage-few-errors": ("metrics.md", few_errors_section),
     "coverage-pairs": ("metrics.md", paired_section),
     "guarantees": ("accept_or_refer.md", guarantees_section),
+    "monitor": ("still_fine.md", monitor_section),
     "metrics": ("metrics.md", speed_section),
     "evaluate": ("evaluate.md", evaluate_section),
     "float16": ("predictions.md", float16_section),
