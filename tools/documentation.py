@@ -21,7 +21,7 @@ from counterpoise_study.hardware_timing import assumed_timing
 from counterpoise_study.plan import plan_of, plan_text
 from counterpoise_study.store import Store
 from counterpoise_study.studies import request_of, studies_at
-from tools import cost_tables, finetuning_tables, scaling_tables, study_tables
+from tools import cost_tables, finetuning_tables, guide_examples, scaling_tables, study_tables
 from tools.comparison_tables import comparison_section
 from tools.coverage_tables import few_errors_section, paired_section
 from tools.guarantees_tables import guarantees_section
@@ -54,6 +54,8 @@ def main() -> None:
     (costs,) = collect(Store(ROOT / "study" / "results-cost"))
     for name, (page, tabled) in cost_tables.SECTIONS.items():
         pages.setdefault(ROOT / page, {})[name] = tabled(costs)
+    for name, (page, said) in guide_examples.SECTIONS.items():
+        pages.setdefault(ROOT / page, {})[name] = said()
     stale = []
     for path, sections in pages.items():
         text = path.read_text()
