@@ -39,7 +39,6 @@ DISK_SEEDS, SHORT_DISK_SEEDS = 5, 1
 """For 32 cells, and for 8."""
 MOST_ATTEMPTS = 100
 ONE_IN = 200
-SHORT_ONE_IN = 40
 SPACE = (100_000, 400_000)
 """Bytes after which the disk is full, the first and the second time."""
 
@@ -83,8 +82,7 @@ def main() -> None:
             checks.append(Check("temporary files that killed runs left", done.left, at_most=0))
         if "disk" in chosen:
             seeds = SHORT_DISK_SEEDS if options.short else DISK_SEEDS
-            one_in = SHORT_ONE_IN if options.short else ONE_IN
-            for name, outcome in failing_disks(Path(scratch), seeds=seeds, seed=options.seed, one_in=one_in).items():
+            for name, outcome in failing_disks(Path(scratch), seeds=seeds, seed=options.seed).items():
                 figures[name] = asdict(outcome)
                 checks += outcome.checks(name, cells=2 * (3 * seeds + 1))
         if "grid" in chosen:
@@ -151,7 +149,7 @@ class Outcome:
         ]
 
 
-def failing_disks(scratch: Path, *, seeds: int, seed: int, one_in: int) -> dict[str, Outcome]:
+def failing_disks(scratch: Path, *, seeds: int, seed: int) -> dict[str, Outcome]:
     """The same small grid with each kind of fault."""
     library = scratch / "faults.so"
     source = Path(__file__).with_suffix(".c")
@@ -161,7 +159,7 @@ def failing_disks(scratch: Path, *, seeds: int, seed: int, one_in: int) -> dict[
     undisturbed.add([request])
     run_sequentially(undisturbed, [request], page=False)
     kinds: dict[str, list[dict[str, str]]] = {
-        f"one in {one_in} reads and writes fails": [{"FAULT_EIO": str(one_in)}] * MOST_ATTEMPTS,
+        f"one in {ONE_IN} reads and writes fails": [{"FAULT_EIO": str(ONE_IN)}] * MOST_ATTEMPTS,
         "the disk is full twice": [{"FAULT_SPACE": str(space)} for space in SPACE] + [{}] * MOST_ATTEMPTS,
         "clocks jump": [{"FAULT_CLOCK": "20"}] * MOST_ATTEMPTS,
     }
@@ -183,7 +181,7 @@ def _repeated(
     name: str,
 ) -> Outcome:
     """Give the command again until it ends well."""
-    arguments = ["run", "cifar10", "--scale", "smoke", "--seeds", str(seeds), "--store", str(store.path)]
+    arguments = ["run", "cifar10", "--scale", "smoke", "--seeds", str(seeds), "--store", str(store.path), "--again"]
     command = [sys.executable, "-m", "counterpoise_study", *arguments, "--only", *grid.METHODS]
     log = store.path.with_suffix(".log")
     unclear, started = 0, time.monotonic()
