@@ -134,15 +134,13 @@ def _read_events(path: Path) -> None:
 
 
 def _model_config(folder: Path) -> Sequence[bytes]:
-    from safetensors.torch import save_file
-
-    from counterpoise.export import describe
+    from counterpoise.export import describe, export_safetensors
     from counterpoise.export.config import ModelConfig
     from counterpoise.models import Backbone
 
     config = ModelConfig(("a", "b"), (3, 8, 8), (0.5,) * 3, (0.2,) * 3, 1.5, Backbone("cnn", width=4))
     metadata = describe(class_names=config.class_names, mean=config.mean or (), std=config.std or ())
-    save_file(config.build().state_dict(), folder / "model.safetensors", metadata=metadata)
+    export_safetensors(config.build(), folder / "model.safetensors", metadata=metadata)
     return [config.to_json().encode()]
 
 
@@ -158,9 +156,7 @@ def _shared_weights(folder: Path) -> Sequence[bytes]:
 
 
 def _primary(folder: Path) -> Sequence[bytes]:
-    from safetensors.torch import save_file
-
-    from counterpoise.export import describe
+    from counterpoise.export import describe, export_safetensors
     from counterpoise.models import Backbone, build_model
     from counterpoise.recipes.config import Recipe
 
@@ -168,7 +164,7 @@ def _primary(folder: Path) -> Sequence[bytes]:
     (folder / "config.json").write_text(recipe.to_json())
     metadata = {"channels": "3", "size": "8"} | describe(class_names=("a", "b"), mean=(0.5,) * 3, std=(0.2,) * 3)
     network = build_model(recipe.primary, classes=2, channels=3)
-    save_file(network.state_dict(), folder / "primary.safetensors", metadata=metadata)
+    export_safetensors(network, folder / "primary.safetensors", metadata=metadata)
     return [(folder / "primary.safetensors").read_bytes()]
 
 
