@@ -16,6 +16,7 @@ PAGE = "docs/cost.md"
 SHOWN = ((Key.ACCURACY, False), (Key.ECE, False), (Key.NLL, False), (Key.NLL, True))
 """Metrics, as trained or after temperature scaling."""
 
+HEADLINE = ((Key.ACCURACY, False), *((key, scaled) for key in (Key.ECE, Key.NLL) for scaled in (False, True)))
 REFERENCES = ("ce", "pskd")
 """What the others are held against: plain training, and the rival that costs no more."""
 
@@ -33,6 +34,21 @@ def results_section(study: StudyResults) -> str:
         for row in group.rows
     ]
     return markdown_table(("", "FLOPs of training", *map(_head, SHOWN), "seeds"), rows)
+
+
+def headline_section(study: StudyResults) -> str:
+    """The rows all of whose seeds are finished, for the README."""
+    (group,) = study.groups
+    rows = [
+        [
+            row.label,
+            f"{relative_cost(replace(row.setting.recipe, method=row.line.method)):.2f}",
+            *(value_text(row, column_of(group, key, "test"), scaled=scaled) for key, scaled in HEADLINE),
+        ]
+        for row in group.rows
+        if len(row.records) == len(row.line.seeds)
+    ]
+    return markdown_table(("", "FLOPs of training", *map(_head, HEADLINE)), rows)
 
 
 def differences_section(study: StudyResults) -> str:
@@ -71,5 +87,6 @@ SECTIONS: Mapping[str, tuple[str, Callable[[StudyResults], str]]] = {
     "cost-choices": (PAGE, choices_section),
     "cost-results": (PAGE, results_section),
     "cost-differences": (PAGE, differences_section),
+    "cost-headline": ("README.md", headline_section),
 }
 """By name: the page that shows it, and how."""
