@@ -1,13 +1,16 @@
 """One file of predictions, in any of the formats."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+
+import numpy as np
 
 from counterpoise._addresses import as_path
 from counterpoise._files import FilePath
 from counterpoise.predictions.arrays import open_npy, open_npz, open_safetensors
 from counterpoise.predictions.arrow import open_arrow
-from counterpoise.predictions.columns import LABELS, VALUES, AmbiguousInputError, Columns, Reading
+from counterpoise.predictions.columns import IDS, LABELS, VALUES, AmbiguousInputError, Columns, Reading, normal_name
 from counterpoise.predictions.compression import COMPRESSED, bare_suffix
 from counterpoise.predictions.csv import open_csv
 from counterpoise.predictions.digest import Source, checked
@@ -15,7 +18,7 @@ from counterpoise.predictions.json_lines import open_json_lines
 from counterpoise.predictions.layout import class_labels
 from counterpoise.predictions.parquet import open_parquet
 from counterpoise.predictions.prediction_file import PredictionFile, RawTable, prediction_file, refusing
-from counterpoise.predictions.table import PredictionFileError, Predictions
+from counterpoise.predictions.table import MISSING_LABEL, Array, PredictionFileError, Predictions
 
 FORMATS: dict[str, Callable[[Source], RawTable]] = {
     ".parquet": open_parquet,
@@ -29,6 +32,7 @@ FORMATS: dict[str, Callable[[Source], RawTable]] = {
     ".arrow": open_arrow,
     ".feather": open_arrow,
 }
+_Read = Callable[[range | None], Iterator[Predictions]]
 _TEXT = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
@@ -85,7 +89,7 @@ def _labels_beside(path: FilePath) -> FilePath | None:
 
 
 def _with_labels(file: PredictionFile, path: FilePath) -> PredictionFile:
-    """The file with the labels of another one, row by row."""
+    """The file with the labels of another one: by id where both have ids, else row by row."""
     layout = replace(file.layout, label=("labels",))
     if layout.kind not in VALUES:
         raise PredictionFileError(
@@ -99,6 +103,16 @@ def _with_labels(file: PredictionFile, path: FilePath) -> PredictionFile:
     column = raw.column(found[0])
     with refusing(path, what=raw.what):
         labels = class_labels(column, found[0], layout)
+    ids = [name for name in names if normal_name(name) in IDS]
+    if layout.id is not None and len(ids) == 1:
+        read = _joined(file, path, [str(each) for each in raw.column(ids[0]).to_pylist()], labels)
+    else:
+        read = _in_order(file, path, labels)
+    notice = f"{file.path}: labels from {path}{', by id' if layout.id is not None and len(ids) == 1 else ''}"
+    return replace(file, layout=layout, read=read, group_rows=(), notices=(*file.notices, notice))
+
+
+def _in_order(file: PredictionFile, path: FilePath, labels: Array) -> _Read:
     if file.rows not in (None, len(labels)):
         raise PredictionFileError(f"{path}: it has {len(labels):,} labels for the {file.rows:,} rows of {file.path}")
 
@@ -112,5 +126,24 @@ def _with_labels(file: PredictionFile, path: FilePath) -> PredictionFile:
         if row != len(labels):
             raise PredictionFileError(f"{path}: it has {len(labels):,} labels for the {row:,} rows of {file.path}")
 
-    notice = f"{file.path}: labels from {path}"
-    return replace(file, layout=layout, read=read, group_rows=(), notices=(*file.notices, notice))
+    return read
+
+
+def _joined(file: PredictionFile, path: FilePath, ids: list[str], labels: Array) -> _Read:
+    """Rows whose id has no label have none; labels of other ids are of other predictions."""
+    known = dict(zip(ids, labels.tolist(), strict=True))
+    if len(known) != len(ids):
+        repeated = Counter(ids).most_common(1)[0][0]
+        raise PredictionFileError(f"{path}: the id {repeated!r} is there twice; keep one label for each")
+
+    def read(_: range | None) -> Iterator[Predictions]:
+        found = False
+        for table in file.batches():
+            here = [known.get(str(each), MISSING_LABEL) for each in table.ids.tolist()]
+            found = found or any(label != MISSING_LABEL for label in here)
+            yield replace(table, labels=np.array(here, np.int64))
+        if not found:
+            first = ", ".join(map(repr, ids[:3]))
+            raise PredictionFileError(f"{path}: none of its ids, such as {first}, is one of {file.path}")
+
+    return read
