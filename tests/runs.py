@@ -1,5 +1,6 @@
 """Small runs for tests: tiny networks on a few images that have something to learn."""
 
+import json
 import os
 import signal
 from dataclasses import replace
@@ -87,6 +88,12 @@ class Tell(L.Callback):
         if now and trainer.global_step == self.step:
             os.kill(os.getpid(), self.signalled)
             self.left = signal.getsignal(self.signalled)
+
+
+def edit_environment(run, old, new):
+    """As somebody does who means it: without the digest."""
+    document = json.loads(run.environment.read_text().replace(old, new))
+    run.environment.write_text(json.dumps({name: value for name, value in document.items() if name != "sha256"}))
 
 
 def ending(folder: Path) -> tuple[str, list[str], list[str]]:

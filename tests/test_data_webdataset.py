@@ -137,6 +137,10 @@ def test_an_index_says_what_the_headers_say_and_is_checked(folders, tmp_path):
         load_images(tmp_path / "shards", "train")
     index = tmp_path / "shards" / "test-0.tar.index"
     document = json.loads(index.read_text())
+    index.write_text(json.dumps(document | {"bytes": 7 * 512}))
+    with pytest.raises(ValueError, match=r"test-0.tar.index is damaged: .*its SHA-256 is another"):
+        load_images(tmp_path / "shards", "test")
+    del document["sha256"]  # of those who edit on purpose
     for change, message in [
         ({"bytes": 7 * 512}, "is of a file of 3,584 bytes, test-0.tar has 20,480; remove it"),
         ({"places": [0, 5]}, "is damaged: .*its groups are not those of a shard; remove it"),

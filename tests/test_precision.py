@@ -8,7 +8,7 @@ import torch
 from counterpoise.training import resume, train
 from counterpoise.training.devices import computes_bfloat16, mixed_precision
 from counterpoise.training.folder import RunFolder, read_environment
-from runs import small_data, small_recipe
+from runs import edit_environment, small_data, small_recipe
 
 OLD_CPU = {"architecture": "x86_64", "avx512_f": True, "avx512_bf16": False, "amx_bf16": False}
 
@@ -50,7 +50,7 @@ def test_a_run_by_float32_kernels_is_read_and_not_resumed_unawares(tmp_path):
     data = small_data(recipe)
     train(recipe, tmp_path, data=data)
     run = RunFolder(tmp_path)
-    run.environment.write_text(run.environment.read_text().replace('"kernels": "native"', '"kernels": "float32"'))
+    edit_environment(run, '"kernels": "native"', '"kernels": "float32"')
     assert read_environment(run).started.kernels == "float32"
     with pytest.raises(ValueError, match=r"device was cpu by float32 kernels, is cpu.*--allow device"):
         resume(tmp_path, data=data)

@@ -183,6 +183,7 @@ def test_checkpoints_hold_data_and_never_code(tmp_path):
     from counterpoise._files import digest_of
 
     manifest["last"]["sha256"] = digest_of(run.checkpoints / entry.file)
+    del manifest["sha256"]  # as an attacker would
     (run.checkpoints / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(Exception, match=r"[Ww]eights.only"):
         resume(run.path, data=small_data(recipe))

@@ -183,7 +183,7 @@ def test_estimates_are_those_of_the_first_release():
     """Of kept files: values as they were; intervals moved only by methods that cover better, by a part of their width."""
     expected = json.loads((GOLDEN / "expected.json").read_text())
     found = every_estimate(score_files([GOLDEN / "ce.parquet", GOLDEN / "mte-1.parquet"]))
-    assert expected.keys() == found.keys()
+    assert expected.keys() == {place for place in found if "/simultaneous/" not in place}  # which are later than that
     assert sum(str(key) in place for key in PAIRED for place in found) > 8
     for place, (value, low, high) in expected.items():
         if value is None:

@@ -27,6 +27,7 @@ from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.folder import RunFolder, read_environment
 from counterpoise.training.study import Search, SharedStudy, Trial
 from counterpoise.training.tuning import tune
+from runs import edit_environment
 
 ALPHA = Range("hyper.alpha", 0.4, 1.2)
 RATE = Range("optimizer.lr", 1e-8, 1e8, log=True)
@@ -252,7 +253,7 @@ def test_a_killed_process_leaves_its_trial_to_the_next_that_resumes_it(tmp_path,
 
     # Under other conditions the trial is neither resumed nor taken for one that failed.
     environment = run.environment.read_text()
-    run.environment.write_text(environment.replace('"threads": 1,', '"threads": 7,'))
+    edit_environment(run, '"threads": 1,', '"threads": 7,')
     with pytest.raises(ValueError, match="threads was 7, is 1"):
         tune(recipe, [ALPHA], tmp_path, trials=2)
     run.environment.write_text(environment)

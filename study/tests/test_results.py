@@ -74,7 +74,7 @@ def test_nothing_but_records_is_kept(kept):
     files -= {path.name for path in kept.glob("figures/*")} | {"manifest.lock"}
     assert files <= {
         "store.json", "manifest.jsonl", "cell.json", "environment.json", "epochs.csv", "report.html", "report.md",
-        "report.tex", "README.md",
+        "report.tex", "README.md", "SHA256SUMS",
     }  # fmt: skip
 
 

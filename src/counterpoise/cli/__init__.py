@@ -15,7 +15,7 @@ COMMANDS = {
     "export": "write a trained model to deploy or to share",
     "evaluate": "measure how far predictions can be trusted; compare models",
     "check": "decide whether a model meets requirements, for CI",
-    "monitor": "follow a stream of predictions, and alarm when the model is no longer what it was",
+    "monitor": "follow a stream of predictions, and alarm when it changes",
     "verify": "say whether files are what was written, by their digests",
     "recipes": "list the recipes",
     "methods": "list the training methods and their hyper-parameters",
