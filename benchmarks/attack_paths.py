@@ -344,7 +344,7 @@ def a_table_of_images_names_a_pipe_and_a_device(place: Place) -> Action:
 
 @attack("devices")
 def a_tar_shard_is_an_endless_device(place: Place) -> Action:
-    (place.folder / "train.tar").symlink_to("/dev/zero")
+    (place.folder / "shard.tar").symlink_to("/dev/zero")
     return _read_tar(place.folder)
 
 

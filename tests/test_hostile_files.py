@@ -2,6 +2,7 @@
 
 import json
 import os
+import tarfile
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,14 @@ from counterpoise.metrics import Scores
 from counterpoise.metrics.state import ScoreState
 from counterpoise.models import Backbone
 from counterpoise.predictions import PredictionFileError, find_shards, read_predictions, write_predictions
-from counterpoise.training.checkpoints import Entry, Manifest, newest_intact, read_manifest, write_manifest
+from counterpoise.training.checkpoints import (
+    Entry,
+    Manifest,
+    newest_intact,
+    read_manifest,
+    remove_strays,
+    write_manifest,
+)
 from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder, read_environment
 from counterpoise.training.parts import Parts, read_parts, write_parts
 from counterpoise_study.manifest import Manifest as StoreManifest
@@ -121,3 +129,22 @@ def test_a_network_that_nobody_can_build_is_refused(tmp_path):
     save_file({"w": np.zeros(2)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"config\.json is of a network that cannot be built"):
         from_pretrained(tmp_path)
+
+
+def test_a_tar_that_goes_on_beyond_every_file_is_cut_off(tmp_path):
+    member = tarfile.TarInfo("0.png")
+    member.size = 1 << 60
+    (tmp_path / "train.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(ValueError, match=r"train\.tar is cut off: it ends at byte 1,536"):
+        load_images(tmp_path / "train.tar", "all")
+
+
+def test_of_a_stray_link_to_a_folder_only_the_link_is_removed(tmp_path):
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "file").touch()
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / "step-000000002.ckpt").symlink_to(tmp_path / "else", target_is_directory=True)
+    remove_strays(folder)
+    assert not any(folder.iterdir())
+    assert (tmp_path / "else" / "file").exists()

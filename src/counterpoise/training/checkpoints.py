@@ -121,7 +121,7 @@ def remove_strays(folder: Path) -> None:
 
 def remove_checkpoint(path: Path) -> None:
     """Remove a checkpoint of either form, or what there is of it."""
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():  # of a link, itself and not what it leads to
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
