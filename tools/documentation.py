@@ -24,6 +24,7 @@ from counterpoise_study.studies import request_of, studies_at
 from tools import cost_tables, finetuning_tables, guide_examples, scaling_tables, study_tables
 from tools.comparison_tables import comparison_section
 from tools.coverage_tables import few_errors_section, paired_section
+from tools.decision_tables import gate_section, slices_section
 from tools.guarantees_tables import guarantees_section
 from tools.headline import headline_section
 from tools.markdown import markdown_table, replace_section
@@ -279,6 +280,8 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "coverage": ("metrics.md", coverage_section),
     "coverage-few-errors": ("metrics.md", few_errors_section),
     "coverage-pairs": ("metrics.md", paired_section),
+    "slices": ("evaluate.md", slices_section),
+    "gate": ("ship_or_not.md", gate_section),
     "guarantees": ("accept_or_refer.md", guarantees_section),
     "monitor": ("still_fine.md", monitor_section),
     "metrics": ("metrics.md", speed_section),
