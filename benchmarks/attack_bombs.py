@@ -16,8 +16,6 @@ from benchmarks.attack_paths import FLAT
 from benchmarks.attack_places import Action, Place, attack, command
 from counterpoise.predictions import write_predictions
 
-GIGABYTE = 1 << 30
-
 
 def _header(shape: str) -> bytes:
     text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
@@ -45,9 +43,9 @@ def an_npz_unpacks_to_a_gigabyte(place: Place) -> Action:
         zipfile.ZipFile(place.folder / "p.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
         archive.open("logits.npy", "w", force_zip64=True) as member,
     ):
-        member.write(_header(f"({GIGABYTE // 16}, 2)"))
+        member.write(_header(f"({place.bomb // 16}, 2)"))
         for _ in range(256):
-            member.write(bytes(GIGABYTE // 256))
+            member.write(bytes(place.bomb // 256))
     return command("evaluate", place.folder / "p.npz")
 
 
@@ -56,7 +54,7 @@ def an_npz_says_less_than_it_unpacks_to(place: Place) -> Action:
     an_npz_unpacks_to_a_gigabyte(place)
     path = place.folder / "p.npz"
     data = path.read_bytes()
-    return _evaluated(path, data.replace((GIGABYTE + 128).to_bytes(4, "little"), (1 << 20).to_bytes(4, "little")))
+    return _evaluated(path, data.replace((place.bomb + 128).to_bytes(4, "little"), (1 << 20).to_bytes(4, "little")))
 
 
 @attack("bombs")
@@ -87,7 +85,7 @@ def the_shape_of_an_npy_is_negative(place: Place) -> Action:
 
 @attack("bombs")
 def a_csv_is_one_endless_line_in_gzip(place: Place) -> Action:
-    return _evaluated(place.folder / "p.csv.gz", _repeated(b"label,p0,p1\n0,0.5,", b"5" * (1 << 22), 256))
+    return _evaluated(place.folder / "p.csv.gz", _repeated(b"label,p0,p1\n0,0.5,", b"5" * (1 << 22), place.bomb >> 22))
 
 
 @attack("bombs")
@@ -97,20 +95,22 @@ def a_csv_is_a_gigabyte_of_rows_in_zstd(place: Place) -> Action:
     with pa.CompressedOutputStream(str(place.folder / "p.csv.zst"), "zstd") as file:
         file.write(b"label,p0,p1\n")
         for _ in range(64):
-            file.write(b"9,0.5,0.5\n" * (GIGABYTE // 640))
+            file.write(b"9,0.5,0.5\n" * (place.bomb // 640))
     return command("evaluate", place.folder / "p.csv.zst")
 
 
 @attack("bombs")
 def a_csv_is_a_gigabyte_of_zeros_in_xz(place: Place) -> Action:
     compressor = lzma.LZMACompressor(preset=0)
-    data = compressor.compress(b"label,p0\n") + b"".join(compressor.compress(bytes(1 << 22)) for _ in range(256))
+    data = compressor.compress(b"label,p0\n") + b"".join(
+        compressor.compress(bytes(1 << 22)) for _ in range(place.bomb >> 22)
+    )
     return _evaluated(place.folder / "p.csv.xz", data + compressor.flush())
 
 
 @attack("bombs")
 def json_lines_are_one_endless_line_in_gzip(place: Place) -> Action:
-    return _evaluated(place.folder / "p.jsonl.gz", _repeated(b'{"a": [', b"1," * (1 << 21), 256))
+    return _evaluated(place.folder / "p.jsonl.gz", _repeated(b'{"a": [', b"1," * (1 << 21), place.bomb >> 22))
 
 
 @attack("bombs")
@@ -137,8 +137,9 @@ def a_parquet_file_is_a_dictionary_of_one_value(place: Place) -> Action:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    column = pa.array(np.full(20_000_000, 0.5))
-    pq.write_table(pa.table({"label": pa.array(np.zeros(20_000_000, int)), "p0": column, "p1": column}), "p.parquet")
+    rows = place.bomb // 50
+    column = pa.array(np.full(rows, 0.5))
+    pq.write_table(pa.table({"label": pa.array(np.zeros(rows, int)), "p0": column, "p1": column}), "p.parquet")
     return command("evaluate", place.folder / "p.parquet")
 
 
@@ -205,7 +206,11 @@ def the_text_of_a_picture_unpacks_to_a_gigabyte(place: Place) -> Action:
     from fuzzing.seeds import png
 
     compressor = zlib.compressobj(1)
-    text = b"zTXtComment\0\0" + b"".join(compressor.compress(bytes(1 << 22)) for _ in range(256)) + compressor.flush()
+    text = (
+        b"zTXtComment\0\0"
+        + b"".join(compressor.compress(bytes(1 << 22)) for _ in range(place.bomb >> 22))
+        + compressor.flush()
+    )
     chunk = (len(text) - 4).to_bytes(4, "big") + text + zlib.crc32(text).to_bytes(4, "big")
     data = png()
     return _class_folders(place, "bomb.png", data[:33] + chunk + data[33:])

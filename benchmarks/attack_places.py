@@ -30,9 +30,10 @@ class HarmedError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """`folder` is the attack's own; `outside` is not."""
+    """`folder` is the attack's own; `outside` is not. A `bomb` unpacks to so many bytes."""
 
     root: Path
+    bomb: int = 1 << 30
 
     @property
     def folder(self) -> Path:

@@ -8,6 +8,7 @@ stay as they are.
 """
 
 import argparse
+import gc
 import io
 import multiprocessing as mp
 import os
@@ -67,10 +68,10 @@ class Outcome:
         return self.ended in ("refused", "harmless") and self.bounded and not harm
 
 
-def met(attack: Attack) -> Outcome:
+def met(attack: Attack, *, bomb: int) -> Outcome:
     """Run one in a process of its own, and look at what it left."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder).resolve()).made()
+        place = Place(Path(folder).resolve(), bomb).made()
         answers, asked = _FORK.Pipe(duplex=False)
         child = _FORK.Process(target=_child, args=(attack, place, asked))
         child.start()
@@ -137,6 +138,7 @@ def _child(attack: Attack, place: Place, asked: Connection) -> None:
     sys.stdout.flush()
     written = text.buffer.getvalue().decode(errors="replace")
     asked.send((ended, seconds, _peak() - size, written))
+    os._exit(0)  # libraries take a while to be torn down
 
 
 def _peak() -> float:
@@ -147,17 +149,18 @@ def _peak() -> float:
 def main() -> None:
     """Attacks, damage, soak."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="less damage, fewer files, no large bombs to pack")
+    parser.add_argument("--short", action="store_true", help="smaller bombs, less damage, fewer files")
     parser.add_argument("--files", type=int, default=None, help="of the soak; by default 5,000, or 200 with --short")
     parser.add_argument("--only", default="", help="attacks whose names hold this, and nothing else")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in IMPORTED:
         import_module(name)
+    gc.freeze()  # a collection would copy the memory that processes share
     chosen = [each for each in ATTACKS if options.only in each.name]
     outcomes = []
     for number, each in enumerate(chosen, 1):
-        outcome = met(each)
+        outcome = met(each, bomb=1 << (28 if options.short else 30))
         outcomes.append(outcome)
         mark = "held" if outcome.held else "DID NOT HOLD"
         progress(f"{number} of {len(chosen)}: {outcome.name}: {outcome.ended}, {outcome.seconds} s, {mark}")
