@@ -43,6 +43,13 @@ install() {
   "$base" -m uv pip check --python "$work/venv" # it has every extra
 }
 
+# The lowest versions that are allowed, all of which are direct: what they need is as new as can be.
+lowest_versions() {
+  grep --invert-match '^torch' requirements/constraints.in >"$work/constraints.in"
+  "$base" -m uv pip compile --quiet pyproject.toml --extra all --constraints "$work/constraints.in" \
+    --resolution lowest-direct --python-version 3.11 --output-file "$work/lowest.txt" "$@"
+}
+
 # One process imports the engine for all that is started later (tests/warm.py), in the background.
 warm() {
   export COUNTERPOISE_WARM=$work/warm

@@ -119,22 +119,22 @@ class Outcome:
 
     Attributes:
         cells: that have a commit.
-        faults: that there were.
-        stops: of the command, before it ended well.
-        unclear_stops: those with a traceback, or by a signal.
         committed_twice: tasks with more than one commit.
         other_records: cells whose record is missing or not the undisturbed one's.
         other_tables: files of tables that are not the undisturbed one's.
+        faults: that there were.
+        stops: of the command, before it ended well.
+        unclear_stops: those with a traceback, or by a signal.
         seconds: in all.
     """
 
     cells: int
-    faults: int
-    stops: int
-    unclear_stops: int
     committed_twice: int
     other_records: int
     other_tables: int
+    faults: int
+    stops: int
+    unclear_stops: int
     seconds: float
 
     def checks(self, name: str, *, cells: int) -> list[Check]:
@@ -206,15 +206,11 @@ def _repeated(
         if "Traceback" in ended.stderr or ended.returncode < 0:
             unclear += 1
             progress(ended.stderr[-3000:])
-    commits = grid.commits_of(store)
     return Outcome(
-        cells=len({cell for cell, _ in commits}),
+        *grid.agreement(undisturbed, store),
         faults=log.stat().st_size if log.exists() else 0,
         stops=attempt,
         unclear_stops=unclear,
-        committed_twice=sum(count > 1 for count in commits.values()),
-        other_records=grid.differences(grid.records(undisturbed), grid.records(store)),
-        other_tables=grid.differences(grid.tables(undisturbed), grid.tables(store)),
         seconds=time.monotonic() - started,
     )
 

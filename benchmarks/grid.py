@@ -23,7 +23,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.processes import descendants, survivors
 from benchmarks.reporting import Check, finish, progress
@@ -172,18 +172,34 @@ def faults(scratch: Path, request: Request, *, kills: Kills, seed: int) -> Outco
     killed, orphans = disturb(disturbed, kills=kills, commits=len(commits_of(undisturbed)), moments=moments)
     seconds = time.monotonic() - started
     progress(f"disturbed: {seconds:.0f} s")
-    commits = commits_of(disturbed)
     return Outcome(
-        cells=len({cell for cell, _ in commits}),
-        committed_twice=sum(count > 1 for count in commits.values()),
-        other_records=differences(records(undisturbed), records(disturbed)),
-        other_tables=differences(tables(undisturbed), tables(disturbed)),
+        *agreement(undisturbed, disturbed),
         killed_workers=killed["worker"],
         killed_coordinators=killed["coordinator"],
         lost=sum(event["kind"] == "lost" for event in events_of(disturbed)),
         left_behind=len(survivors(orphans)),
         undisturbed_seconds=undisturbed_seconds,
         seconds=seconds,
+    )
+
+
+class Agreement(NamedTuple):
+    """Cells with a commit, tasks with more than one, and records and tables that are not the undisturbed one's."""
+
+    cells: int
+    committed_twice: int
+    other_records: int
+    other_tables: int
+
+
+def agreement(undisturbed: Store, disturbed: Store) -> Agreement:
+    """How far a store holds what the undisturbed one does."""
+    commits = commits_of(disturbed)
+    return Agreement(
+        cells=len({cell for cell, _ in commits}),
+        committed_twice=sum(count > 1 for count in commits.values()),
+        other_records=differences(records(undisturbed), records(disturbed)),
+        other_tables=differences(tables(undisturbed), tables(disturbed)),
     )
 
 

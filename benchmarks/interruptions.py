@@ -34,6 +34,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from PIL import Image
 
+from benchmarks.processes import processor_time
 from benchmarks.remote_steps import free_port
 from benchmarks.reporting import Check, finish, progress
 from counterpoise.data import load_images
@@ -319,19 +320,11 @@ def _watched(
     """
     begun, seconds = 0.0, 0.0
     while process.is_alive() and seconds < until:
-        seconds = max(seconds, _processor_time(process.pid))
+        seconds = max(seconds, processor_time(process.pid))
         if not any(folder.glob(begins)):
             begun = seconds
         time.sleep(0.01)
     return begun, seconds
-
-
-def _processor_time(pid: int | None) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def ending(folder: Path) -> Ending:

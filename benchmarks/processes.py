@@ -1,5 +1,6 @@
 """The processes that a program has started, looked up in /proc: Linux alone."""
 
+import os
 import time
 from pathlib import Path
 
@@ -15,6 +16,15 @@ def descendants(process: int) -> set[int]:
         generation = {child for child, parent in parents.items() if parent in generation}
         found |= generation
     return found
+
+
+def processor_time(process: int | None) -> float:
+    """Seconds of processor time that a process has used; 0 where there is none."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def survivors(processes: set[int]) -> set[int]:

@@ -3,7 +3,6 @@
 import hashlib
 import mmap
 import multiprocessing as mp
-import os
 import resource
 import shutil
 import signal
@@ -18,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 
+from benchmarks.processes import processor_time
 from fuzzing.mutations import mutated
 from fuzzing.readers import READERS
 
@@ -97,8 +97,8 @@ def _watched(
             ended = True
         done = struct.unpack("q", progress)[0]
         if done != seen:
-            seen, since, used = done, time.monotonic(), _processor_time(child.pid)
-        waited, computed = time.monotonic() - since, _processor_time(child.pid) - used
+            seen, since, used = done, time.monotonic(), processor_time(child.pid)
+        waited, computed = time.monotonic() - since, processor_time(child.pid) - used
         # By the clock, a busy machine would be a finding. The first case imports what it needs.
         if (seen > 0 and (computed > MOST_SECONDS or waited > _LONGEST_WAIT)) or waited > 5 * _LONGEST_WAIT:
             child.kill()
@@ -111,14 +111,6 @@ def _watched(
     elif child.exitcode:
         raise RuntimeError(f"{reader}: the child failed, see above")
     return seen, findings
-
-
-def _processor_time(pid: int | None) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _child(

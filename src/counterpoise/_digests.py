@@ -71,11 +71,16 @@ def read_vouched(path: FilePath) -> bytes:
     beside = digest_path(path)
     stated = stated_digest(beside)
     if stated is not None and hashlib.sha256(data).hexdigest() != stated:
-        raise ValueError(
-            f"{path}: its bytes do not agree with the digest in {beside.name}: one of the two was damaged or changed "
-            "after it was written. Restore it, or delete the digest if the change was meant"
-        )
+        raise ValueError(f"{path}: {disagreement(beside)}")
     return data
+
+
+def disagreement(beside: FilePath) -> str:
+    """What is wrong with a file whose digest in `beside` is not its own, and what to do."""
+    return (
+        f"its bytes do not agree with the digest in {beside.name}: one of the two was damaged or changed after it was "
+        "written. Restore it, or delete the digest if the change was meant"
+    )
 
 
 def read_sums(folder: Path) -> dict[str, str] | None:

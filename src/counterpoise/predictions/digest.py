@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from counterpoise._addresses import Address, regular
-from counterpoise._digests import digest_path, stated_digest
+from counterpoise._digests import digest_path, disagreement, stated_digest
 from counterpoise._files import FilePath
 from counterpoise.predictions.table import PredictionFileError
 
@@ -74,10 +74,7 @@ def checked(path: FilePath, *, digest: str | None = None, size: int | None = Non
         actual = hashlib.file_digest(file, "sha256").hexdigest()
     if stated != actual:
         raise PredictionFileError(
-            "it is not the file that the manifest names; write it again"
-            if digest is not None
-            else f"its bytes do not agree with the digest in {beside.name}: one of the two was damaged or changed "
-            "after it was written. Restore it, or delete the digest if the change was meant"
+            "it is not the file that the manifest names; write it again" if digest is not None else disagreement(beside)
         )
     return replace(source, digest=actual)
 

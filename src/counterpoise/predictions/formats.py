@@ -103,12 +103,13 @@ def _with_labels(file: PredictionFile, path: FilePath) -> PredictionFile:
     column = raw.column(found[0])
     with refusing(path, what=raw.what):
         labels = class_labels(column, found[0], layout)
+    notice = f"{file.path}: labels from {path}"
     ids = [name for name in names if normal_name(name) in IDS]
     if layout.id is not None and len(ids) == 1:
         read = _joined(file, path, [str(each) for each in raw.column(ids[0]).to_pylist()], labels)
+        notice += ", by id"
     else:
         read = _in_order(file, path, labels)
-    notice = f"{file.path}: labels from {path}{', by id' if layout.id is not None and len(ids) == 1 else ''}"
     return replace(file, layout=layout, read=read, group_rows=(), notices=(*file.notices, notice))
 
 
