@@ -84,7 +84,7 @@ def test_every_other_form(folder, monkeypatch, capsys):
     assert "| ECE, %" in out
     assert "Temperature scaling\\: net loud" in out
     _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--latex")
-    assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") == 6
+    assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") == 8
 
 
 def test_report_and_figures(folder, tmp_path, monkeypatch, capsys):

@@ -173,7 +173,7 @@ def test_files_are_the_same_to_the_byte_whenever_and_however_often_they_are_draw
 def test_themes_share_no_ink(three):
     drawn = gallery.drawn(three, risk=0.2)
     assert set(drawn) == {
-        "reliability", "risk_coverage", "misclassification", "ood_1_svhn", "ood_2_dtd", "severity",
+        "reliability", "risk_coverage", "set_sizes", "misclassification", "ood_1_svhn", "ood_2_dtd", "severity",
         "forest_2_net-1", "forest_3_net-2",
         *(f"{kind}_{number}_net-{number - 1}" for number in (1, 2, 3) for kind in ("classwise", "temperature")),
     }  # fmt: skip
@@ -319,7 +319,8 @@ def test_figures_become_files_with_plain_names(scores, tmp_path):
     paths = gallery.write_figures(tmp_path / "new", Evaluation([replace(odd, groups=[])]))
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(path.name for path in paths)
     assert {path.stem for path in paths} == {
-        "reliability", "risk_coverage", "misclassification", "ood_1_c-x-y", "ood_2_c-x-y-1", "classwise_1_etc-passwd",
+        "reliability", "risk_coverage", "set_sizes", "misclassification", "ood_1_c-x-y", "ood_2_c-x-y-1",
+        "classwise_1_etc-passwd",
     }  # fmt: skip
 
 

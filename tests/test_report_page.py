@@ -16,7 +16,7 @@ import evaluations as made
 from counterpoise._text import readable
 from counterpoise.metrics import KEY_INFO
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.report import figures, gallery, numbers, page, slices, tables, terminal
+from counterpoise.report import figures, gallery, guarantees, numbers, page, slices, tables, terminal
 from counterpoise.report.advice import advice_between, advice_for
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
@@ -197,10 +197,12 @@ def test_what_scores_lack_is_left_out(undrawn):
     none = {field.name: [] for field in fields(full.by_class)}
     few = {key: full.estimates[key] for key in ("accuracy", "mean_gap", "ece")}
     part = replace(full, estimates=few, by_class=replace(full.by_class, **none), recalibration=None, groups=[], ood={})
+    part = replace(part, guarantees=None)
     text = rendered(Evaluation([part]))
     assert 'id="reliability"' in text
     assert 'id="classes"' not in text
     assert 'id="temperature"' not in text
+    assert 'id="sets"' not in text
     blind = replace(part, estimates={"accuracy": few["accuracy"]})
     blind = replace(blind, misclassification=replace(full.misclassification, estimates={}, curves={}))
     blind = replace(blind, top_label=replace(full.top_label, count=[0] * made.BINS))
@@ -225,6 +227,7 @@ def test_tables_hold_the_numbers(undrawn):
         expected += [numbers.reliability_table(model), numbers.class_table(model, most=50), numbers.risk_table(model)]
         expected += [numbers.recalibration_table(model), numbers.severity_table(model), slices.slice_table(model)]
         expected += [numbers.rates_table(ranking) for ranking in (model.misclassification, *model.ood.values())]
+        expected += guarantees.coverage_tables(model)
     for table in expected:
         assert list(table.columns) in rows
         for row in table.rows:

@@ -125,12 +125,13 @@ def test_csv_names_groups_temperature_and_differences(three):
         assert minus == pytest.approx(plain - rows["net 0", section, measure], abs=1e-3)
 
 
-def test_all_tables_hold_the_groups_and_the_temperature_of_each_model(three):
+def test_all_tables_hold_the_groups_and_the_trials_of_each_model(three):
     titles = [table.title for table in terminal.all_tables(three)]
     for name in ("net 0", "net 1", "net 2"):
-        for title in ("Temperature scaling", "ECE by severity, %", "Groups"):
+        for title in ("Temperature scaling", "ECE by severity, %", "Groups", "Sets by class", "Sets by group"):
             assert titles.count(f"{title}: {name}") == 1
-    assert len(terminal.all_tables(Evaluation([replace(three.models[0], recalibration=None, groups=[])]))) == 1
+    plain = replace(three.models[0], recalibration=None, guarantees=None, groups=[])
+    assert len(terminal.all_tables(Evaluation([plain]))) == 1
 
 
 HOSTILE_CELLS = ("a|b", "\\", "\\|", "a\nb|c", "**x**", "`|`", "[x](javascript:1)", "<b>", "&lt;", "$x$", "~~x~~", "![x](y)",

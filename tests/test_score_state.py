@@ -13,10 +13,12 @@ import counterpoise
 from counterpoise.integrations.torchmetrics import StreamedMetric
 from counterpoise.metrics import ScoreOptions, Scores, ScoreState, Stream
 from counterpoise.metrics.comparison import Evaluation, compare
+from counterpoise.metrics.summary import ordered_groups
 from counterpoise.predictions import Predictions, write_predictions
 from counterpoise.report import numbers, slices, terminal
 from counterpoise.report.page import write_report
 from counterpoise.scoring import score_files
+from counterpoise.scoring.guarantees import try_guarantees
 from counterpoise.scoring.recalibration import try_temperature
 from counterpoise.testing import check_metric
 from outside_metric import TopTwoAccuracy
@@ -136,6 +138,9 @@ def assert_any_partition_is_the_same(tmp_path_factory, seed, parts, order, exact
         assert torch.equal(one.headline.trial.samples()[0], other.headline.trial.samples()[0])
         one_trial, other_trial = (try_temperature(state.headline.trial, options=options) for state in (one, other))
         assert_same(one_trial, other_trial)
+        groups = ordered_groups(one.groups)
+        tried, again = (try_guarantees(state.headline.trial, groups=groups) for state in (one, other))
+        assert tried == again
 
 
 @settings(max_examples=4)

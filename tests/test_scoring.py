@@ -313,7 +313,7 @@ def test_the_sample_that_a_temperature_is_tried_on_depends_on_ids_alone():
             batch = counterpoise.metrics.inputs.prediction_table(
                 logits=logits[part], labels=labels[part]
             ).checked_rows()
-            sample.add(batch, sample_keys(part))
+            sample.add(batch, sample_keys(part), np.zeros(len(part), np.uint64))
         assert len(sample) == MOST_SAMPLES
         results.append(sample.samples()[0])
     assert torch.equal(results[0], results[1])

@@ -8,6 +8,12 @@ DEFAULT_LEVEL = 0.95
 DEFAULT_RISK = 0.05
 """Accepted predictions may be wrong this often, unless the user says otherwise."""
 
+DEFAULT_ALPHA = 0.1
+"""Prediction sets may miss the label this often."""
+
+DEFAULT_DELTA = 0.1
+"""How often a threshold that was fitted to other samples may allow a larger risk than it promises."""
+
 PROBABILITY_SCORES = ("max_softmax", "negative_entropy", "margin")
 """Scores that probabilities suffice for."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from counterpoise._arrays import as_array, as_tensor
+from counterpoise._choices import DEFAULT_ALPHA
 from counterpoise._documents import read_document, to_document
 from counterpoise._files import write_text
 from counterpoise.calibrators.inputs import checked_logits, labelled_logits, row_blocks
@@ -90,7 +91,7 @@ class ConformalSets:
         logits: Any,
         labels: Any,
         *,
-        alpha: float = 0.1,
+        alpha: float = DEFAULT_ALPHA,
         score: SetScore = "lac",
         by_class: bool = False,
         slices: Any = None,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from counterpoise._choices import DEFAULT_DELTA
 from counterpoise._documents import read_document, to_document
 from counterpoise._files import write_text
 from counterpoise.calibrators.inputs import checked_logits, labelled_logits, row_blocks
@@ -53,7 +54,9 @@ class SelectiveThreshold:
             )
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, risk: float, delta: float = 0.1, ids: Any = None) -> "SelectiveThreshold":
+    def fit(
+        cls, logits: Any, labels: Any, *, risk: float, delta: float = DEFAULT_DELTA, ids: Any = None
+    ) -> "SelectiveThreshold":
         """Find the threshold on samples that the model has not seen.
 
         The samples are split in halves (`second_half`). The first says which thresholds are worth a test, the second

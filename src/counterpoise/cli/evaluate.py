@@ -9,6 +9,7 @@ import tyro
 
 from counterpoise._addresses import as_path
 from counterpoise._choices import (
+    DEFAULT_ALPHA,
     DEFAULT_BINS,
     DEFAULT_LEVEL,
     DEFAULT_RISK,
@@ -71,7 +72,9 @@ class Evaluate:
     bins: int = DEFAULT_BINS
     """Number of calibration bins."""
     risk: float = DEFAULT_RISK
-    """Error rate that accepted predictions may have: sets the threshold that is reported."""
+    """Error rate that accepted predictions may have: sets the thresholds that are reported."""
+    sets: Annotated[float, tyro.conf.arg(metavar="ALPHA")] = DEFAULT_ALPHA
+    """Largest probability that a prediction set misses the label: sets the coverage that is promised and tried."""
     score: Annotated[
         str, tyro.conf.arg(help=f"Confidence score that ranks predictions: {', '.join(LOGIT_SCORES)}.")
     ] = "max_softmax"
@@ -93,6 +96,8 @@ class Evaluate:
                 raise ValueError("choose one of --json, --markdown, --latex and --csv")
             if not 0 < self.risk < 1:
                 raise ValueError(f"--risk must lie between 0 and 1, got {self.risk}")
+            if not 0 < self.sets < 1:
+                raise ValueError(f"--sets must lie between 0 and 1, such as 0.1 for a coverage of 90%, got {self.sets}")
             if self.bins > MOST_BINS:
                 raise ValueError(f"--bins must be at most {MOST_BINS:,}, got {self.bins:,}")
             require_one_engine(self.workers, self.ray)
@@ -139,6 +144,8 @@ class Evaluate:
                     score=self.score,
                     bins=self.bins,
                     level=self.level,
+                    alpha=self.sets,
+                    risk=self.risk,
                     threads=self.threads,
                     engine=engine,
                     progress=progress.rows,

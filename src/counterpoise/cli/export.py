@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from counterpoise._addresses import Address, as_path
+from counterpoise._choices import DEFAULT_DELTA
 from counterpoise._extras import require_installed
 from counterpoise.cli.columns import Flag
 from counterpoise.cli.paths import require_file_path, require_folder_path
@@ -47,7 +48,7 @@ class Export:
     """For onnx and pt2: an output `set` of labels that misses the right one with at most this probability."""
     accept_risk: Annotated[float | None, tyro.conf.arg(metavar="RISK")] = None
     """For onnx and pt2: an output `accept`; of what is accepted, at most this share is wrong."""
-    delta: float = 0.1
+    delta: float = DEFAULT_DELTA
     """Largest probability that the risk of what is accepted is larger after all."""
     member: int | None = None
     """Member of an ensemble, counted from 0."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from counterpoise._choices import DEFAULT_DELTA
 from counterpoise.calibrators import ConformalSets, SelectiveThreshold, TemperatureScaling, second_half
 
 SET, ACCEPT = "set", "accept"
@@ -89,7 +90,7 @@ def fit_guarantees(
     temperature: float = 1.0,
     alpha: float | None = None,
     risk: float | None = None,
-    delta: float = 0.1,
+    delta: float = DEFAULT_DELTA,
 ) -> Guarantees:
     """Guarantees from samples that the model was not trained on, by the half of them that no temperature has seen.
 

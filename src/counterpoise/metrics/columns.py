@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from counterpoise.metrics.keys import Keys, sample_keys
+
 Mask = NDArray[np.bool_]
 GroupKey = tuple[tuple[str, str | int], ...]
 """Columns and their values, such as `(("domain", "sketch"), ("severity", 2))`; what is not stated is not there."""
@@ -67,3 +69,16 @@ def group_rows(columns: Columns) -> Iterator[tuple[GroupKey, Mask]]:
     for place, row in enumerate(distinct.tolist()):
         key = tuple((name, columns[name].values[code]) for name, code in zip(names, row, strict=True) if code >= 0)
         yield key, index.reshape(-1) == place
+
+
+def group_code(key: GroupKey) -> int:
+    """64 bits that stand for a group wherever its samples are: in any batch, file and worker."""
+    return int(sample_keys([repr(key)])[0])
+
+
+def group_codes(groups: Iterable[tuple[GroupKey, Mask]], rows: int) -> Keys:
+    """The code of each row's group `[n]`; 0 without groups."""
+    codes = np.zeros(rows, np.uint64)
+    for key, own in groups:
+        codes[own] = group_code(key)
+    return codes

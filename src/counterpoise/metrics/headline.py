@@ -37,8 +37,8 @@ class Headline:
         self.ranks = Ranks(score=options.score, exact_samples=options.exact_samples)
         self.trial = TrialSample(classes)
 
-    def add(self, batch: PredictionBatch, keys: Keys, *, options: ScoreOptions) -> None:
-        """Add labelled samples."""
+    def add(self, batch: PredictionBatch, keys: Keys, groups: Keys, *, options: ScoreOptions) -> None:
+        """Add labelled samples, and the code of the group of each."""
         group = jackknife_group(keys, options.groups)
         found = list(_batch_sums(self.metrics, batch, group, options.groups))
         if self.sums:
@@ -49,7 +49,7 @@ class Headline:
         scores = None if options.score == "max_softmax" else batch.score(options.score).cpu()
         self.ranks.add(LabelledColumns(confidence, hits, scores, group))
         if batch.log_label is not None and not options.clustered:
-            self.trial.add(batch, keys)
+            self.trial.add(batch, keys, groups)
 
     def merge(self, other: "Headline") -> None:
         """Add what another has seen."""

@@ -111,6 +111,46 @@ class Recalibration:
 
 
 @dataclass(frozen=True)
+class CoverageTable:
+    """Prediction sets of each kind of samples: how many there are, how many hold the label, and their labels in all."""
+
+    samples: list[int]
+    held: list[int]
+    labels: list[int]
+
+
+@dataclass(frozen=True)
+class GuaranteeTrial:
+    """What prediction sets and a threshold of the confidence promise, fitted on some of the samples, and do on others.
+
+    Attributes:
+        alpha: largest probability that a set misses the label, as promised.
+        fitted_on: number of samples.
+        measured_on: number of other samples, which all that follows is about.
+        sizes: how many sets have 0 labels, 1 label and so on, to the largest.
+        by_class: of the samples of each class.
+        by_group: of the samples of each of `Scores.groups`.
+        risk: largest share of wrong predictions among accepted ones, as promised with probability `1 - delta`.
+        delta: largest probability that the share is larger.
+        threshold: confidence from which predictions are accepted; infinite where nothing can be.
+        accepted: how many are.
+        errors: how many of these are wrong.
+    """
+
+    alpha: float
+    fitted_on: int
+    measured_on: int
+    sizes: list[int]
+    by_class: CoverageTable
+    by_group: CoverageTable
+    risk: float
+    delta: float
+    threshold: float
+    accepted: int
+    errors: int
+
+
+@dataclass(frozen=True)
 class Source:
     """Where the predictions came from, as far as it is known."""
 
@@ -147,6 +187,7 @@ class Scores(Mapping[str, Estimate]):
         ood: telling in-distribution from OOD samples, for each set of these.
         groups: the samples of each domain, corruption and severity, where these are known.
         recalibration: what temperature scaling would change, where it was tried.
+        guarantees: what prediction sets and a threshold of the confidence promise and do, where it was tried.
         class_names: one for each class, where they are known.
         source: where the predictions came from.
         info: title, unit and better direction of each metric that is not the package's own.
@@ -170,6 +211,7 @@ class Scores(Mapping[str, Estimate]):
     info: dict[str, MetricInfo] = field(default_factory=dict)
     positive: BinTable | None = None
     missing: dict[str, str] = field(default_factory=dict)
+    guarantees: GuaranteeTrial | None = None
 
     def __getitem__(self, key: str) -> Estimate:
         """The estimate of that name, of performance, calibration or misclassification detection."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from counterpoise._documents import CHANGED, DIGEST
 from counterpoise._files import content_digest, is_content_changed, read_safetensors, replacing
-from counterpoise.metrics.columns import Column, Columns, GroupKey, Mask, group_rows, is_corrupted
+from counterpoise.metrics.columns import Column, Columns, GroupKey, Mask, group_codes, group_rows, is_corrupted
 from counterpoise.metrics.headline import Headline, accumulate, fits, measurable
 from counterpoise.metrics.inputs import SUM_TOLERANCE, PredictionBatch, prediction_table
 from counterpoise.metrics.jackknife import with_intervals_of_ids
@@ -126,15 +126,16 @@ class ScoreState:
 
     def add(self, batch: PredictionBatch, keys: Keys, *, columns: Columns) -> None:
         """Add labelled samples that have been checked."""
-        corrupted = is_corrupted(columns, len(keys))
+        corrupted, groups = is_corrupted(columns, len(keys)), list(group_rows(columns))
+        codes = group_codes(groups, len(keys))
         self.renormalised += batch.renormalised
         self.corrupted_samples += int(corrupted.sum())
         if not corrupted.all():
-            self.clean.add(_taken(batch, ~corrupted), keys[~corrupted], options=self.options)
+            self.clean.add(_taken(batch, ~corrupted), keys[~corrupted], codes[~corrupted], options=self.options)
         if corrupted.any() and not self.clean.ranks.samples:
-            self.corrupted.add(_taken(batch, corrupted), keys[corrupted], options=self.options)
+            self.corrupted.add(_taken(batch, corrupted), keys[corrupted], codes[corrupted], options=self.options)
         self._drop_what_cannot_be_shown()
-        for key, rows in group_rows(columns):
+        for key, rows in groups:
             taken = _taken(batch, rows)
             for sums, metric in zip(self._group(key), self.group_metrics, strict=True):
                 accumulate(sums, metric.sums(taken))

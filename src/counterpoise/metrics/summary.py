@@ -1,6 +1,6 @@
 """From the sums of all samples to `Scores`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -96,6 +96,17 @@ def _missing(estimates: Estimates, *, classes: int, options: ScoreOptions) -> di
     return {str(key): ONLY_CONFIDENCE for key in keys if key not in estimates}
 
 
+def ordered_groups(groups: Iterable[GroupKey]) -> list[GroupKey]:
+    """By domain, corruption, severity and other columns: the order of `Scores.groups`."""
+
+    def order(key: GroupKey) -> tuple[str, str, int, str]:
+        own = dict(key)
+        rest = repr([each for each in key if each[0] not in _OWN_COLUMNS])
+        return str(own.get("domain", "")), str(own.get("corruption", "")), int(own.get("severity", 0)), rest
+
+    return sorted(groups, key=order)
+
+
 def group_scores(
     groups: Mapping[GroupKey, Sequence[Sums]], metrics: Sequence[Metric], *, options: ScoreOptions, classes: int
 ) -> list[GroupScores]:
@@ -107,16 +118,10 @@ def group_scores(
         options: what is computed.
         classes: K; 1 where only the confidence of the predicted class is known.
     """
-
-    def order(key: GroupKey) -> tuple[str, str, int, str]:
-        own = dict(key)
-        rest = repr([each for each in key if each[0] not in _OWN_COLUMNS])
-        return str(own.get("domain", "")), str(own.get("corruption", "")), int(own.get("severity", 0)), rest
-
     found = []
     shared = replace(options, level=simultaneous_level(len(groups), level=options.level))
     calibration = group_metrics(shared, classes=classes)[1:]
-    keys = sorted(groups, key=order)
+    keys = ordered_groups(groups)
     for key, accuracy in zip(
         keys, _exact_accuracies([groups[key][1] for key in keys], level=shared.level), strict=True
     ):

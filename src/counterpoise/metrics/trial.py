@@ -1,18 +1,29 @@
-"""A random sample of the predictions themselves, for what cannot be computed from sums: trying a temperature."""
+"""A random sample of the predictions themselves, for what cannot be computed from sums: what is fitted and tried."""
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.keys import Keys, sampling_priority
 
 FEWEST_SAMPLES = 200
-"""Below this, half the samples say nothing about a temperature."""
+"""Below this, half the samples say nothing about what is fitted to the other half."""
 MOST_SAMPLES = 100_000
 MOST_VALUES = 1 << 23
 _TOO_MANY_VALUES = 1 << 26
 """With so many classes that even the fewest samples would take more than this, nothing is kept."""
+
+
+class TrialRows(NamedTuple):
+    """Samples of a trial: logits `[n, K]`, labels `[n]`, and the group of each `[n]` (`columns.group_code`)."""
+
+    logits: Tensor
+    labels: Tensor
+    groups: Keys
 
 
 class TrialSample:
@@ -27,23 +38,22 @@ class TrialSample:
         self._most = most if most * classes <= _TOO_MANY_VALUES else 0
         self._highest = np.uint64(2**64 - 1)
         self._priority: list[Keys] = []
-        self._logits: list[Tensor] = []
-        self._labels: list[Tensor] = []
+        self._rows: list[TrialRows] = []
         self._held = 0
 
-    def add(self, batch: PredictionBatch, keys: Keys) -> None:
-        """Consider labelled samples."""
-        self._consider(sampling_priority(keys), batch.as_logits(), batch.required_labels())
+    def add(self, batch: PredictionBatch, keys: Keys, groups: Keys) -> None:
+        """Consider labelled samples, and the group that each belongs to."""
+        self._consider(sampling_priority(keys), TrialRows(batch.as_logits(), batch.required_labels(), groups))
 
     def merge(self, other: "TrialSample") -> None:
         """Consider what another has kept."""
-        for priority, logits, labels in zip(other._priority, other._logits, other._labels, strict=True):
-            self._consider(priority, logits, labels)
+        for priority, rows in zip(other._priority, other._rows, strict=True):
+            self._consider(priority, rows)
 
-    def samples(self) -> tuple[Tensor, Tensor]:
-        """Logits `[n, K]` and labels `[n]` in random order."""
+    def samples(self) -> TrialRows:
+        """The samples in random order."""
         self._prune()
-        return self._logits[0], self._labels[0]
+        return self._rows[0]
 
     def __len__(self) -> int:
         return min(self._held, self._most)
@@ -57,28 +67,31 @@ class TrialSample:
         """All that is kept."""
         if not self._priority:
             return {}
-        self.settle()
-        priority = torch.from_numpy(self._priority[0].view(np.int64))
-        return {"priority": priority, "logits": self._logits[0], "labels": self._labels[0]}
+        logits, labels, groups = self.samples()
+        found = {"priority": _as_tensor(self._priority[0]), "logits": logits, "labels": labels}
+        return found | ({"groups": _as_tensor(groups)} if groups.any() else {})
 
     @classmethod
     def of_tensors(cls, tensors: dict[str, Tensor], *, classes: int) -> "TrialSample":
         """What `tensors` gave."""
         sample = cls(classes)
         if tensors:
-            sample._consider(tensors["priority"].numpy().view(np.uint64), tensors["logits"], tensors["labels"])
+            priority = tensors["priority"]
+            groups = tensors.get("groups", torch.zeros_like(priority))
+            if not len(priority) == len(tensors["logits"]) == len(tensors["labels"]) == len(groups):
+                raise ValueError("its samples have more of one column than of another")
+            rows = TrialRows(tensors["logits"], tensors["labels"], _as_keys(groups))
+            sample._consider(_as_keys(priority), rows)
         return sample
 
-    def _consider(self, priority: Keys, logits: Tensor, labels: Tensor) -> None:
+    def _consider(self, priority: Keys, rows: TrialRows) -> None:
         kept = np.flatnonzero(priority <= self._highest)
         if not len(kept) or not self._most:
             return
         if len(kept) < len(priority):
-            rows = torch.from_numpy(kept)
-            priority, logits, labels = priority[kept], logits[rows], labels[rows]
+            priority, rows = priority[kept], _taken(rows, kept)
         self._priority.append(priority)
-        self._logits.append(logits.cpu())
-        self._labels.append(labels.cpu())
+        self._rows.append(TrialRows(rows.logits.cpu(), rows.labels.cpu(), rows.groups))
         self._held += len(priority)
         if self._held > 2 * self._most:
             self._prune()
@@ -87,9 +100,22 @@ class TrialSample:
         """Keep the smallest priorities, in ascending order."""
         priority = np.concatenate(self._priority)
         order = np.argsort(priority, kind="stable")[: self._most]
-        rows = torch.from_numpy(order)
-        self._priority = [priority[order]]
-        self._logits, self._labels = [torch.cat(self._logits)[rows]], [torch.cat(self._labels)[rows]]
+        logits, labels, groups = zip(*self._rows, strict=True)
+        whole = TrialRows(torch.cat(logits), torch.cat(labels), np.concatenate(groups))
+        self._priority, self._rows = [priority[order]], [_taken(whole, order)]
         self._held = len(order)
         if self._held == self._most:
             self._highest = self._priority[0][-1]
+
+
+def _taken(rows: TrialRows, kept: NDArray[np.int64]) -> TrialRows:
+    index = torch.from_numpy(kept).to(rows.labels.device)
+    return TrialRows(rows.logits[index], rows.labels[index], rows.groups[kept])
+
+
+def _as_tensor(keys: Keys) -> Tensor:
+    return torch.from_numpy(keys.view(np.int64))
+
+
+def _as_keys(tensor: Tensor) -> Keys:
+    return tensor.numpy().view(np.uint64)

@@ -1,11 +1,14 @@
 """Axes and lines that figures share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from counterpoise.report.style import Theme
+from counterpoise._text import shown
+from counterpoise.metrics.scores import Scores
+from counterpoise.report.style import Look, Theme, line, marker
 
 
 def perfect(axes: Axes, theme: Theme) -> None:
@@ -16,8 +19,12 @@ def perfect(axes: Axes, theme: Theme) -> None:
 def percent_axes(axes: Axes) -> None:
     """Both axes in percent."""
     for axis in (axes.xaxis, axes.yaxis):
-        # As many decimals as a tick needs: rounded to whole percent, ticks of a short axis would share a label.
-        axis.set_major_formatter(FuncFormatter(_percent_text))
+        axis.set_major_formatter(percent_ticks())
+
+
+def percent_ticks() -> FuncFormatter:
+    """Percent with as many decimals as a tick needs: rounded to whole ones, those of a short axis would be alike."""
+    return FuncFormatter(_percent_text)
 
 
 def _percent_text(value: float, _: int | None = None) -> str:
@@ -34,3 +41,33 @@ def unit_square(axes: Axes) -> None:
     """Both axes from 0 to 100%."""
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
     percent_axes(axes)
+
+
+def curve(axes: Axes, x: list[float], y: list[float], look: Look, theme: Theme, *, label: str, gid: str) -> None:
+    """A line as a model looks."""
+    axes.plot(
+        x, y, color=theme.colour(look.place), linestyle=line(look.place), linewidth=look.width,
+        label=legend_label(label), zorder=2.2 if look.ours else 2, gid=gid,
+    )  # fmt: skip
+
+
+def mark(axes: Axes, x: float, y: float, look: Look, theme: Theme, *, gid: str) -> None:
+    """A point of a model's line."""
+    axes.plot(
+        [x], [y], marker(look.place), color=theme.colour(look.place), markersize=8, markeredgecolor=theme.paper,
+        zorder=3, clip_on=False, gid=gid,
+    )  # fmt: skip
+
+
+def legend_label(name: str) -> str:
+    """A name that a legend shows: those that begin with an underscore are left out of it."""
+    label = shown(name)
+    return f" {label}" if label.startswith("_") else label
+
+
+def legend(
+    axes: Axes, models: Sequence[Scores], *, location: Literal["upper left", "lower right", "best"] = "upper left"
+) -> None:
+    """A legend where there are several models."""
+    if len(models) > 1:
+        axes.legend(loc=location)

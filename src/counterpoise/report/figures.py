@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 from counterpoise._extras import require
 
@@ -26,7 +25,17 @@ from counterpoise.metrics.comparison import Difference, Evaluation  # noqa: E402
 from counterpoise.metrics.estimates import Key  # noqa: E402
 from counterpoise.metrics.scores import BinTable, RankingScores, Scores  # noqa: E402
 from counterpoise.metrics.selective import DEFAULT_RISK, operating_point  # noqa: E402
-from counterpoise.report.axes import from_zero, percent_axes, perfect, unit_square  # noqa: E402
+from counterpoise.report.axes import (  # noqa: E402
+    curve,
+    from_zero,
+    legend,
+    legend_label,
+    mark,
+    percent_axes,
+    percent_ticks,
+    perfect,
+    unit_square,
+)
 from counterpoise.report.data import (  # noqa: E402
     box_of,
     contrasts,
@@ -37,7 +46,8 @@ from counterpoise.report.data import (  # noqa: E402
     severities,
     worst_classes,
 )
-from counterpoise.report.style import LIGHT, Look, Theme, line, marker, themed  # noqa: E402
+from counterpoise.report.guarantees import size_shares  # noqa: E402
+from counterpoise.report.style import LIGHT, Look, Theme, marker, themed  # noqa: E402
 
 OneOrMore = Scores | Sequence[Scores]
 
@@ -89,7 +99,7 @@ def positive_class(scores: OneOrMore, *, looks: Sequence[Look] | None = None, th
         perfect(axes, theme)
         for model, look in _with_looks(models, looks):
             assert model.positive is not None  # noqa: S101
-            label = _label(name_of(model)) if len(models) > 1 else None
+            label = legend_label(name_of(model)) if len(models) > 1 else None
             colour, symbol = theme.colour(look.place), marker(look.place)
             _accuracy_points(axes, model.positive, level=model.level, colour=colour, symbol=symbol, label=label)
         unit_square(axes)
@@ -162,14 +172,14 @@ def risk_coverage(
         axes.axhline(risk, color=theme.muted, linewidth=1, linestyle=":", gid="risk")
         for model, look in _with_looks(models, looks):
             curves = model.misclassification.curves
-            _line(axes, curves["coverage"], curves["risk"], look, theme, label=name_of(model), gid="risk_coverage")
+            curve(axes, curves["coverage"], curves["risk"], look, theme, label=name_of(model), gid="risk_coverage")
             point = operating_point(model.misclassification, risk=risk, level=model.level)
             if point is not None:
-                _mark(axes, point.coverage, point.risk, look, theme, gid="operating_point")
+                mark(axes, point.coverage, point.risk, look, theme, gid="operating_point")
         axes.set(xlabel="share of samples accepted", ylabel="error rate of these", xlim=(0, 1))
         axes.set_ylim(bottom=0)
         percent_axes(axes)
-        _legend(axes, models)
+        legend(axes, models)
         return figure
 
 
@@ -187,17 +197,43 @@ def detection(
             ranking, name = _ranking(model, ood), name_of(model)
             if math.isnan(ranking.estimates[Key.AUROC].value):
                 # There are no rates of nothing, and a legend that passed over the model would seem to forget it.
-                _line(axes, [], [], look, theme, label=f"{name}: undefined", gid="undefined")
+                curve(axes, [], [], look, theme, label=f"{name}: undefined", gid="undefined")
                 continue
             false, true = ranking.curves["false_positive_rate"], ranking.curves["true_positive_rate"]
-            _line(axes, [0.0, *false], [0.0, *true], look, theme, label=name, gid="rates")
-            _mark(axes, ranking.estimates[Key.FPR_AT_TPR95].value, DEFAULT_TPR, look, theme, gid="fpr95")
+            curve(axes, [0.0, *false], [0.0, *true], look, theme, label=name, gid="rates")
+            mark(axes, ranking.estimates[Key.FPR_AT_TPR95].value, DEFAULT_TPR, look, theme, gid="fpr95")
         if all(drawn.get_gid() != "rates" for drawn in axes.lines):
             axes.text(0.98, 0.05, "undefined: nothing to tell apart", ha="right", gid="undefined")
         title = "Right from wrong" if ood is None else f"In-distribution from {shown(ood, most=18)}"
         axes.set(xlabel="false positive rate", ylabel="true positive rate", title=title)
         unit_square(axes)
-        _legend(axes, models, location="lower right")
+        legend(axes, models, location="lower right")
+        return figure
+
+
+def set_sizes(scores: OneOrMore, *, looks: Sequence[Look] | None = None, theme: Theme = LIGHT) -> Figure:
+    """How many labels prediction sets have, as shares of the samples; many labels in ranges that double."""
+    models = _as_list(scores)
+    with themed(theme):
+        figure = Figure(figsize=(_PANEL_INCHES, 4.0), layout="constrained")
+        axes = figure.subplots()
+        tried = [model.guarantees for model in models]
+        longest = max((len(each.sizes) for each in tried if each is not None), default=0)
+        width = 0.8 / len(models)
+        for index, (model, look) in enumerate(_with_looks(models, looks)):
+            if model.guarantees is None:
+                raise ValueError("these scores hold no prediction sets: they are tried where files are scored")
+            shares = size_shares(model.guarantees, largest=longest - 1)
+            places = [place + (index - (len(models) - 1) / 2) * width for place in range(len(shares))]
+            axes.bar(
+                places, list(shares.values()), width=0.94 * width, color=theme.colour(look.place), alpha=_FILL,
+                label=legend_label(name_of(model)), gid="sizes",
+            )  # fmt: skip
+        axes.set_xticks(range(len(shares)), list(shares))
+        axes.yaxis.set_major_formatter(percent_ticks())
+        axes.grid(visible=False, axis="x")
+        axes.set(xlabel="labels in the set", ylabel="share of samples")
+        legend(axes, models, location="best")
         return figure
 
 
@@ -226,13 +262,13 @@ def severity(scores: OneOrMore, *, looks: Sequence[Look] | None = None, theme: T
                 drawn["medians"][0].set_gid(f"median {index} {level}")
                 axes.plot([place] * len(values), values, symbol, color=colour, markersize=3.5, alpha=0.6,
                           gid=f"ece {index} {level}")  # fmt: skip
-            axes.plot([], [], symbol, color=colour, label=_label(name_of(model)))
+            axes.plot([], [], symbol, color=colour, label=legend_label(name_of(model)))
         levels = sorted({level for model in models for level in severities(model)})
         axes.set_xticks(levels, ["clean" if level == 0 else str(level) for level in levels])
         axes.set_ylim(bottom=0)
         axes.grid(visible=False, axis="x")
         axes.set(xlabel="severity of the corruption", ylabel="ECE, %")
-        _legend(axes, models, location="upper left")
+        legend(axes, models, location="upper left")
         return figure
 
 
@@ -359,28 +395,3 @@ def _histogram(axes: Axes, scores: Scores, *, limit: float, look: Look, theme: T
     percent_axes(axes)
     # Below the axis: inside, bars and lines would run through the words.
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5), ncols=2, columnspacing=1.2, handlelength=1.6)
-
-
-def _line(axes: Axes, x: list[float], y: list[float], look: Look, theme: Theme, *, label: str, gid: str) -> None:
-    axes.plot(
-        x, y, color=theme.colour(look.place), linestyle=line(look.place), linewidth=look.width, label=_label(label),
-        zorder=2.2 if look.ours else 2, gid=gid,
-    )  # fmt: skip
-
-
-def _mark(axes: Axes, x: float, y: float, look: Look, theme: Theme, *, gid: str) -> None:
-    axes.plot(
-        [x], [y], marker(look.place), color=theme.colour(look.place), markersize=8, markeredgecolor=theme.paper,
-        zorder=3, clip_on=False, gid=gid,
-    )  # fmt: skip
-
-
-def _label(name: str) -> str:
-    # A legend leaves out labels that begin with an underscore.
-    label = shown(name)
-    return f" {label}" if label.startswith("_") else label
-
-
-def _legend(axes: Axes, models: list[Scores], *, location: Literal["upper left", "lower right"] = "upper left") -> None:
-    if len(models) > 1:
-        axes.legend(loc=location)

@@ -41,6 +41,9 @@ def drawn(evaluation: Evaluation, *, risk: float) -> dict[str, Figure]:
         chosen, shown = zip(*having, strict=True)
         found["risk_coverage"] = figures.risk_coverage(chosen, risk=risk, looks=shown)
         found["misclassification"] = figures.detection(chosen, looks=shown)
+    if having := [pair for pair in drawn if pair[0].guarantees is not None]:
+        chosen, shown = zip(*having, strict=True)
+        found["set_sizes"] = figures.set_sizes(chosen, looks=shown)
     for number, name in enumerate(ood_sets(evaluation), start=1):
         chosen, shown = zip(*(pair for pair in drawn if name in pair[0].ood), strict=True)
         found[f"ood_{number}_{_slug(name)}"] = figures.detection(chosen, ood=name, looks=shown)

@@ -27,7 +27,9 @@ from counterpoise.report.data import (
     name_of,
     severities,
 )
+from counterpoise.report.guarantees import coverage_tables, sets_sentence, threshold_sentence
 from counterpoise.report.html import data_uri, layout
+from counterpoise.report.sections import Picture, Section, arranged
 from counterpoise.report.sentences import selective_sentence, temperature_sentence, worst_classes_sentence
 from counterpoise.report.slices import crossed_tables, slice_sentence, slice_table, slices_of
 from counterpoise.report.style import DARK, LIGHT, Look
@@ -35,37 +37,6 @@ from counterpoise.report.tables import Table
 
 STYLE_SHEET = ("counterpoise.report", "page.css")
 LISTED_CLASSES = LISTED_GROUPS = 50
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure in both themes as data URIs, what it shows in words, and its numbers."""
-
-    light: str
-    dark: str
-    alt: str
-    tables: list[Table]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page.
-
-    Attributes:
-        name: that links lead to.
-        title: of it.
-        text: paragraphs.
-        tables: below them.
-        pictures: beside them.
-        layout: `half` a row of the page, `split` between words and picture, in `columns` of equal height, or `whole`.
-    """
-
-    name: str
-    title: str
-    text: list[str]
-    tables: list[Table]
-    pictures: list[Picture]
-    layout: str = "whole"
 
 
 @dataclass(frozen=True)
@@ -122,7 +93,7 @@ def render(
         advice=advice or Advice(""),
         cards=[card_of(model, look, models, risk=risk) for model, look in zip(models, looks(models), strict=True)],
         notices=list(dict.fromkeys((*evaluation.notices, *notices))),
-        rows=_arranged([section for section in _sections(evaluation, risk=risk) if section is not None]),
+        rows=arranged([section for section in _sections(evaluation, risk=risk) if section is not None]),
         sources=[Provenance(name_of(model), _provenance(model.source)) for model in models],
         version=__version__,
     )
@@ -149,25 +120,6 @@ def _range(values: list[int]) -> str:
     return f"{min(values):,}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,}"
 
 
-def _arranged(sections: list[Section]) -> list[list[Section]]:
-    """Rows of the page: two sections of one picture beside each other, any other by itself."""
-    rest, rows = list(sections), []
-    while rest:
-        section = rest.pop(0)
-        if not _is_small(section):
-            rows.append([section])
-        elif (other := next((each for each in rest if _is_small(each)), None)) is not None:
-            rest.remove(other)
-            rows.append([replace(each, layout="half") for each in (section, other)])
-        else:
-            rows.append([replace(section, layout="split")])
-    return rows
-
-
-def _is_small(section: Section) -> bool:
-    return section.layout == "whole" and len(section.pictures) == 1 and not section.tables
-
-
 def _sections(evaluation: Evaluation, *, risk: float) -> list[Section | None]:
     models = evaluation.models
     drawn = list(zip(models, looks(models), strict=True))
@@ -178,6 +130,7 @@ def _sections(evaluation: Evaluation, *, risk: float) -> list[Section | None]:
         _recalibration_section(drawn),
         _class_section(drawn),
         _selective_section(drawn, risk=risk),
+        _set_section(drawn),
         _detection_section(evaluation, drawn),
         _severity_section(drawn),
         _group_section(drawn),
@@ -254,6 +207,7 @@ def _selective_section(drawn: Drawn, *, risk: float) -> Section | None:
         "Keeping only the most confident predictions lowers the error rate. The mark is the largest share that can be "
         f"kept with an error rate of {100 * risk:g}%.",
         *(_of(model, selective_sentence(model, risk=risk), drawn) for model, _ in having),
+        *(_of(model, said, drawn) for model, _ in having if (said := threshold_sentence(model))),
     ]
     models, shown = zip(*having, strict=True)
     picture = _both(
@@ -262,6 +216,21 @@ def _selective_section(drawn: Drawn, *, risk: float) -> Section | None:
         [numbers.titled(numbers.risk_table(model), model) for model in models],
     )
     return Section("selective", "What if it may say “I don't know”?", text, [], [picture])
+
+
+def _set_section(drawn: Drawn) -> Section | None:
+    having = [(model, look) for model, look in drawn if model.guarantees is not None]
+    if not having:
+        return None
+    models, shown = zip(*having, strict=True)
+    text = [
+        "A prediction set has the labels that are still possible. The surer the model, the fewer; a set of one label is"
+        " a prediction.",
+        *(_of(model, sets_sentence(model), drawn) for model in models),
+    ]
+    tables = [numbers.titled(table, model) for model in models for table in coverage_tables(model, most=LISTED_CLASSES)]
+    picture = _both(partial(figures.set_sizes, models, looks=shown), "Sizes of prediction sets", tables)
+    return Section("sets", "Which labels are still possible?", text, [], [picture])
 
 
 def _comparison_section(evaluation: Evaluation) -> Section | None:

@@ -12,6 +12,7 @@ from counterpoise.metrics.scores import Scores, verdict
 from counterpoise.metrics.slices import WORST_SLICES
 from counterpoise.report import numbers
 from counterpoise.report.data import name_of, severities, size_of
+from counterpoise.report.guarantees import coverage_tables, sets_sentence, threshold_sentence
 from counterpoise.report.sentences import selective_sentence, temperature_sentence
 from counterpoise.report.slices import slice_sentence, slice_table, slices_of
 from counterpoise.report.tables import BETTER, MOST_COLUMNS, WORSE, Table
@@ -91,7 +92,9 @@ def as_text(
         tables = [numbers.selective_table(evaluation, risk=risk), numbers.temperature_table(evaluation)]
         parts += [table(found) for found in tables if found is not None]
     for model in models:
-        parts += [] if several else [prose(sentence) for sentence in _sentences(model, risk=risk)]
+        parts += (
+            [] if several else [prose(sentence) for sentence in _sentences(model, risk=risk, everything=everything)]
+        )
         means = numbers.severity_means(model) if len(severities(model)) > 1 else None
         groups, most = slices_of(model), None if everything else WORST_SLICES
         own = [means, slice_table(model, most=most)]
@@ -104,10 +107,15 @@ def as_text(
 
 
 def all_tables(evaluation: Evaluation) -> list[Table]:
-    """All metrics, paired differences, and for each model its temperature trial, corruptions and groups."""
+    """All metrics, paired differences, and for each model its trials, corruptions and groups."""
     found = [numbers.summary(evaluation), numbers.paired_differences(evaluation)]
     for model in evaluation.models:
-        own = (numbers.recalibration_table(model), numbers.severity_table(model), slice_table(model))
+        own = (
+            numbers.recalibration_table(model),
+            numbers.severity_table(model),
+            slice_table(model),
+            *coverage_tables(model),
+        )
         found += [numbers.titled(table, model) for table in own if table is not None]
     return [table for table in found if table is not None]
 
@@ -117,9 +125,10 @@ def _said(scores: Scores) -> str:
     return f"{verdict(scores)} {size}" if Key.MEAN_GAP in scores and Key.ACCURACY in scores else size
 
 
-def _sentences(scores: Scores, *, risk: float) -> list[str]:
+def _sentences(scores: Scores, *, risk: float, everything: bool) -> list[str]:
     tried = [] if scores.recalibration is None else [temperature_sentence(scores.recalibration)]
-    return [selective_sentence(scores, risk=risk), *tried]
+    promised = filter(None, (threshold_sentence(scores), sets_sentence(scores))) if everything else ()
+    return [selective_sentence(scores, risk=risk), *promised, *tried]
 
 
 def _has(table: Table, mark: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from counterpoise._choices import DEFAULT_ALPHA, DEFAULT_RISK
 from counterpoise._engines import Engine, Here, Tree, in_order
 from counterpoise._files import FilePath
 from counterpoise.functional.calibration import DEFAULT_BINS
@@ -57,6 +58,8 @@ def score_files(
     score: str = "max_softmax",
     bins: int = DEFAULT_BINS,
     level: float = DEFAULT_LEVEL,
+    alpha: float = DEFAULT_ALPHA,
+    risk: float = DEFAULT_RISK,
     metrics: Sequence[Metric] = (),
     temperature: float = 1.0,
     threads: int = DEFAULT_THREADS,
@@ -77,6 +80,8 @@ def score_files(
         score: confidence score for misclassification and OOD detection.
         bins: number of calibration bins.
         level: nominal coverage of the intervals.
+        alpha: largest probability that the prediction sets that are tried miss the label.
+        risk: error rate that accepted predictions may have, for the threshold of the confidence that is tried.
         metrics: in addition to the standard ones.
         temperature: that logits are divided by before anything is measured; `fit_temperature` finds one.
         threads: batches that are measured at a time. Operations on them are small: `torch.set_num_threads(1)` makes
@@ -108,6 +113,8 @@ def score_files(
         score=score,
         bins=bins,
         level=level,
+        alpha=alpha,
+        risk=risk,
         metrics=metrics,
         temperature=temperature,
         threads=threads,
@@ -124,6 +131,8 @@ def score_models(
     score: str = "max_softmax",
     bins: int = DEFAULT_BINS,
     level: float = DEFAULT_LEVEL,
+    alpha: float = DEFAULT_ALPHA,
+    risk: float = DEFAULT_RISK,
     metrics: Sequence[Metric] = (),
     temperature: float = 1.0,
     threads: int = DEFAULT_THREADS,
@@ -163,7 +172,7 @@ def score_models(
             model.state = states.get(index)
             model.require_samples()
             model.require_distinct_ids(jobs[index], [part for unit in units for part in unit if part.model == index])
-        scores = named([model.scores() for model in models])
+        scores = named([model.scores(alpha=alpha, risk=risk) for model in models])
         notices = [notice for model in models for notice in model.notices]
         comparison = None
         if pairing is not None:

@@ -13,6 +13,7 @@ from counterpoise.metrics import Scores
 from counterpoise.metrics.keys import Keys
 from counterpoise.metrics.scores import Source
 from counterpoise.metrics.state import ScoreState
+from counterpoise.metrics.summary import ordered_groups
 from counterpoise.predictions import (
     Header,
     PredictionFile,
@@ -22,6 +23,7 @@ from counterpoise.predictions import (
 )
 from counterpoise.predictions.table import Kind
 from counterpoise.scoring.batches import FileBatch
+from counterpoise.scoring.guarantees import try_guarantees
 from counterpoise.scoring.ids import RepeatedKeys
 from counterpoise.scoring.plan import ModelJob, Part, Tables
 from counterpoise.scoring.recalibration import try_temperature
@@ -148,8 +150,8 @@ class Model:
                 f"NAME, or a file of them with --labels FILE{notices}"
             )
 
-    def scores(self) -> Scores:
-        """The scores of all that was read."""
+    def scores(self, *, alpha: float, risk: float) -> Scores:
+        """The scores of all that was read, and what is promised of it."""
         state, header = self.state, self.header
         assert state is not None  # noqa: S101
         options = state.options
@@ -167,6 +169,9 @@ class Model:
         return replace(
             state.compute(),
             recalibration=try_temperature(state.headline.trial, options=options),
+            guarantees=try_guarantees(
+                state.headline.trial, groups=ordered_groups(state.groups), alpha=alpha, risk=risk
+            ),
             class_names=None if header.class_names is None or options.clustered else list(header.class_names),
             source=self._source(state),
         )

@@ -53,7 +53,7 @@ def try_temperature(sample: TrialSample, *, options: ScoreOptions) -> Recalibrat
     """
     if len(sample) < FEWEST_SAMPLES:
         return None
-    logits, labels = sample.samples()
+    logits, labels, _ = sample.samples()
     half = len(labels) // 2
     possible = _is_possible(logits[:half], labels[:half])
     if int(possible.sum()) < FEWEST_SAMPLES // 2:
