@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -304,6 +304,23 @@ def regular(path: AnyPath) -> AnyPath:
     if isinstance(path, Path) and path.exists() and not path.is_file() and not path.is_dir():
         raise ValueError(f"{path} is a pipe or a device, not a file; name a file")
     return path
+
+
+@contextmanager
+def naming(path: object) -> Iterator[None]:
+    """Errors of the system say which file they are about, those of reading and writing one that is open too.
+
+    >>> with naming("scores.json"):
+    ...     raise OSError(5, "Input/output error")
+    Traceback (most recent call last):
+    OSError: [Errno 5] Input/output error: 'scores.json'
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from counterpoise._addresses import regular
+from counterpoise._addresses import naming, regular
 from counterpoise._files import FilePath, digest_of, replacing
 
 SUMS = "SHA256SUMS"
@@ -67,7 +67,8 @@ def is_vouched(path: FilePath) -> bool:
 
 def read_vouched(path: FilePath) -> bytes:
     """The bytes of a file, which are refused where they do not agree with the digest beside it."""
-    data = regular(path).read_bytes()
+    with naming(path):
+        data = regular(path).read_bytes()
     beside = digest_path(path)
     stated = stated_digest(beside)
     if stated is not None and hashlib.sha256(data).hexdigest() != stated:

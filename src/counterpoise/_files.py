@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from safetensors import SafetensorError, safe_open
 
-from counterpoise._addresses import Address, as_path, regular
+from counterpoise._addresses import Address, as_path, naming, regular
 from counterpoise._documents import CHANGED, DIGEST, content_hash
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ def replacing(path: str | FilePath) -> Iterator[Path]:
     _remove_abandoned(target.parent, begin)
     temporary = target.with_name(f"{begin}{os.getpid()}-{secrets.token_hex(8)}.tmp")
     try:
-        yield temporary
-        _sync(temporary)
-        temporary.replace(target)
-        _sync(target.parent)
+        with naming(target):
+            yield temporary
+            _sync(temporary)
+            temporary.replace(target)
+            _sync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -95,7 +96,7 @@ def write_text(path: str | FilePath, text: str) -> None:
 
 def digest_of(path: FilePath) -> str:
     """SHA-256 of the whole file, in hexadecimal."""
-    with regular(path).open("rb") as file:
+    with naming(path), regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from counterpoise._addresses import regular
+from counterpoise._addresses import naming, regular
 from counterpoise_study.cells import Progress, Stage, is_cell_id
 
 EventKind = Literal["started", "committed", "failed", "lost", "again"]
@@ -101,7 +101,7 @@ class Manifest:
             return
         if self.path.stat().st_size < self._read:  # an older copy was put in its place
             self.tasks, self._read, self._lines = {}, 0, 0
-        with regular(self.path).open("rb") as file:
+        with naming(self.path), regular(self.path).open("rb") as file:
             file.seek(self._read)
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
@@ -122,7 +122,7 @@ class Manifest:
         """
         self.refresh()
         known = {name: value for name, value in asdict(event).items() if value not in (None, "")}
-        with self.path.open("r+b" if self.path.exists() else "x+b") as file:
+        with naming(self.path), self.path.open("r+b" if self.path.exists() else "x+b") as file:
             file.seek(self._read)
             file.truncate()
             file.write(json.dumps(known, allow_nan=False).encode() + b"\n")
