@@ -3,8 +3,8 @@
 Malicious artefacts, each met by the real command or function in a process of its own: does code run, is anything
 outside its folder touched or shown, is it refused or harmless within 2 s of processor time and 500 MB above the
 imports? Damage: bit flips, truncations and splices of every format with a digest, and of those without: how many are
-read with other values? And a soak: thousands of files are evaluated in one process, whose memory and open files must
-stay as they are.
+read with other values? And a soak: thousands of files are evaluated in one process, and 3,600 hours of a stream are fed
+to a monitor in another; memory and open files must stay as they are.
 """
 
 import argparse
@@ -151,9 +151,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="smaller bombs, less damage, fewer files")
     parser.add_argument("--files", type=int, default=None, help="of the soak; by default 5,000, or 200 with --short")
+    parser.add_argument("--hours", type=int, default=None, help="likewise; by default 3,600, or 200 with --short")
+    parser.add_argument("--soak", action="store_true", help="the soak, and nothing else")
     parser.add_argument("--only", default="", help="attacks whose names hold this, and nothing else")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    files, hours = options.files or (200 if options.short else 5000), options.hours or (200 if options.short else 3600)
+    command = f"python -m benchmarks.attacks{' --short' * options.short}{' --soak' * options.soak}"
+    if options.soak:
+        finish(command, *soak(files=files, hours=hours))
+        return
     for name in IMPORTED:
         import_module(name)
     gc.freeze()  # a collection would copy the memory that processes share
@@ -182,10 +189,10 @@ def main() -> None:
     ]
     if not options.only:
         damaged, damage_checks = damage(short=options.short)
-        soaked, soak_checks = soak(files=options.files or (200 if options.short else 5000))
+        soaked, soak_checks = soak(files=files, hours=hours)
         figures |= {"damage": damaged, "soak": soaked}
         checks += [*damage_checks, *soak_checks, Check("attacks", len(outcomes), at_least=40)]
-    finish(f"python -m benchmarks.attacks{' --short' * options.short}", figures, checks)
+    finish(command, figures, checks)
 
 
 if __name__ == "__main__":

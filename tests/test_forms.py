@@ -304,7 +304,8 @@ def pooled(probabilities, labels):
     samples, decisions = labels.shape
     headline = Headline(classes=2, options=OPTIONS)
     batch = prediction_table(probabilities=probabilities, labels=labels, multilabel=True).checked_rows()
-    headline.add(batch, np.repeat(np.arange(samples, dtype=np.uint64), decisions), options=OPTIONS)
+    keys = np.repeat(np.arange(samples, dtype=np.uint64), decisions)
+    headline.add(batch, keys, np.zeros_like(keys), options=OPTIONS)
     return headline
 
 

@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: E402
 from counterpoise.monitoring.evidence import PARTS  # noqa: E402
 from counterpoise.monitoring.standing import Line, Measured, Standing  # noqa: E402
 from counterpoise.monitoring.texts import TITLES  # noqa: E402
+from counterpoise.report.axes import percent_ticks  # noqa: E402
 from counterpoise.report.style import LIGHT, Theme, line, marker, themed  # noqa: E402
 
 _INCHES = (4.6, 3.1)
@@ -99,7 +100,7 @@ def _panel() -> tuple[Figure, Axes]:
 
 def _finished(figure: Figure, axes: Axes, *, percent: bool = False) -> Figure:
     if percent:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}%"))
+        axes.yaxis.set_major_formatter(percent_ticks())
         axes.yaxis.set_major_locator(MaxNLocator(6))
     locator = AutoDateLocator(maxticks=6, tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
