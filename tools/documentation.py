@@ -195,6 +195,29 @@ def interruptions_section(document: dict[str, Any]) -> str:
     return textwrap.fill(text, width=120)
 
 
+def killed_section(document: dict[str, Any]) -> str:
+    """The same of runs with every optimizer, pipeline and method, and what they left behind."""
+    figures = document["figures"]["kills"]
+    text = interruptions_section({"figures": figures, "checks": document["checks"][:1]})
+    return textwrap.fill(f"{text} They left {figures['temporary files left']} temporary files.", width=120)
+
+
+def disk_section(document: dict[str, Any]) -> str:
+    """What came of a grid whose disk or clock fails."""
+    rows = [
+        (
+            name,
+            f"{each['faults']:,}",
+            f"{each['stops']}",
+            f"{each['cells']}",
+            *(f"{each[kind]}" for kind in ("committed_twice", "other_records", "other_tables")),
+        )
+        for name, each in document["figures"].items()
+    ]
+    heads = ("", "faults", "stops", "cells", "committed twice", "other records", "other tables")
+    return markdown_table(heads, rows)
+
+
 def export_section(document: dict[str, Any]) -> str:
     """What the exported files give and take."""
     figures = document["figures"]
@@ -292,6 +315,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "interruptions_webdataset": ("runs.md", interruptions_section),
     "interruptions_finetuning": ("runs.md", interruptions_section),
     "interruptions_remote": ("runs.md", interruptions_section),
+    "faults_disk": ("benchmark.md", disk_section),
     "export": ("runs.md", export_section),
     "studies": ("benchmark.md", studies_section),
     "grid": ("benchmark.md", grid_section),
