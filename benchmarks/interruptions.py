@@ -42,7 +42,7 @@ from counterpoise.models import Backbone
 from counterpoise.recipes.config import DataOptions, EngineOptions, OptimizerOptions, Precision, Recipe
 from counterpoise.training import named_data, resume, train
 from counterpoise.training.checkpoints import newest_intact, state_digest
-from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder
+from counterpoise.training.folder import STEP_COLUMNS, RowLog, RunFolder, member_folders
 
 METHODS = ("ce", "mte1", "mte2", "dml")
 PIPELINES = ("memory", "stream with 0 workers", "stream with 2 workers")
@@ -236,7 +236,7 @@ def run_trials(recipes: Mapping[str, Recipe], trials: int, *, seed: int) -> Tria
     # The order is mixed, so that a few trials are not all of one method.
     random.Random(seed).shuffle(combinations)  # noqa: S311
     moments = random.Random(seed + 1)  # noqa: S311
-    references: dict[str, tuple[Ending, float, float]] = {}
+    references: dict[str, tuple[list[Ending], float, float]] = {}
     done = Trials()
     with tempfile.TemporaryDirectory() as scratch:
         for trial in range(trials):
@@ -247,7 +247,7 @@ def run_trials(recipes: Mapping[str, Recipe], trials: int, *, seed: int) -> Tria
                 processes = _start(recipe, folder)
                 begun, seconds = _watched(processes[0], folder, begins=_beginning(recipe))
                 _finish(processes)
-                references[combination] = ending(folder), begun, seconds
+                references[combination] = endings(recipe, folder), begun, seconds
             reference, begun, seconds = references[combination]
             folder = Path(scratch) / f"trial-{trial}"
             first = 0.0 if recipe.engine.processes == 1 and moments.random() < EARLY else begun
@@ -258,7 +258,7 @@ def run_trials(recipes: Mapping[str, Recipe], trials: int, *, seed: int) -> Tria
             stage, waited = kill
             _age(folder)
             _finish(_start(recipe, folder))
-            agrees = ending(folder) == reference
+            agrees = endings(recipe, folder) == reference
             role = "primary" if victim < recipe.engine.devices else "auxiliary"
             done.add(same=agrees, stage=stage, victim=role, waited=waited, left=len(list(folder.rglob(".*.tmp"))))
             others = f"; others ended after {waited:.1f} s" if recipe.engine.processes > 1 else ""
@@ -288,10 +288,12 @@ def interrupted(recipe: Recipe, folder: Path, *, victim: int = 0, after: float) 
     run = RunFolder(folder)
     if not run.config.exists():
         return "before the run began", waited
-    entry, _ = newest_intact(run.checkpoints)
+    # The members of an ensemble are trained one after another: it is in the last that has begun.
+    members = [member for member in member_folders(recipe, run) if member.checkpoints.exists()]
+    entry, _ = newest_intact(members[-1].checkpoints) if members else (None, [])
     if entry is None:
         return "before the first checkpoint", waited
-    if run.primary.exists():
+    if member_folders(recipe, run)[-1].primary.exists():
         return "after training", waited
     return "after a checkpoint " + ("inside an epoch" if entry.step % STEPS else "at an epoch's end"), waited
 
@@ -327,12 +329,16 @@ def _watched(
     return begun, seconds
 
 
-def ending(folder: Path) -> Ending:
-    """What a finished run left."""
-    run = RunFolder(folder)
+def endings(recipe: Recipe, folder: Path) -> list[Ending]:
+    """What a finished run left, of each member where it is an ensemble."""
+    return [ending(member) for member in member_folders(recipe, RunFolder(folder))]
+
+
+def ending(run: RunFolder) -> Ending:
+    """What a finished run, or a member of one, left."""
     entry, faults = newest_intact(run.checkpoints)
     if entry is None or faults:
-        raise RuntimeError(f"{folder} has no intact checkpoint: {faults}")
+        raise RuntimeError(f"{run.path} has no intact checkpoint: {faults}")
     rows = RowLog(run.steps, STEP_COLUMNS).rows()
     return Ending(state_digest(run.checkpoints / entry.file), tuple((row["step"], row["loss_hex"]) for row in rows))
 
