@@ -315,6 +315,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "interruptions_webdataset": ("runs.md", interruptions_section),
     "interruptions_finetuning": ("runs.md", interruptions_section),
     "interruptions_remote": ("runs.md", interruptions_section),
+    "faults_kills": ("runs.md", killed_section),
     "faults_disk": ("benchmark.md", disk_section),
     "export": ("runs.md", export_section),
     "studies": ("benchmark.md", studies_section),
