@@ -289,11 +289,12 @@ def interrupted(recipe: Recipe, folder: Path, *, victim: int = 0, after: float) 
     if not run.config.exists():
         return "before the run began", waited
     # The members of an ensemble are trained one after another: it is in the last that has begun.
-    members = [member for member in member_folders(recipe, run) if member.checkpoints.exists()]
-    entry, _ = newest_intact(members[-1].checkpoints) if members else (None, [])
+    members = member_folders(recipe, run)
+    begun = [member for member in members if member.checkpoints.exists()]
+    entry, _ = newest_intact(begun[-1].checkpoints) if begun else (None, [])
     if entry is None:
         return "before the first checkpoint", waited
-    if member_folders(recipe, run)[-1].primary.exists():
+    if members[-1].primary.exists():
         return "after training", waited
     return "after a checkpoint " + ("inside an epoch" if entry.step % STEPS else "at an epoch's end"), waited
 

@@ -88,7 +88,7 @@ def coverage_tables(scores: Scores, *, most: int | None = None) -> list[Table]:
     if tried is None:
         return []
     found = {"Sets by class": class_coverage(scores), "Sets by group": group_coverage(scores)}
-    limit = _limit(scores, tried)
+    limit = _limit(tried, overall_coverage(tried, level=scores.level))
     return [coverage_table(title, rows, limit=limit, most=most) for title, rows in found.items() if rows]
 
 
@@ -121,7 +121,7 @@ def sets_sentence(scores: Scores) -> str:
         f"{whole.share:.1%} of {whole.samples:,} others (by chance, between about {low:.1%} and {high:.1%}), and have "
         f"{whole.size:.2f} labels on average."
     )
-    limit = _limit(scores, tried)
+    limit = _limit(tried, whole)
     few = [row.name for row in (*class_coverage(scores), *group_coverage(scores)) if row.high < limit]
     if few:
         more = [f"{len(few) - _NAMED:,} more"] if len(few) > _NAMED else []
@@ -167,9 +167,9 @@ def _law_of_chance(tried: GuaranteeTrial, *, level: float) -> tuple[float, float
     return max(0.0, mean - reach), min(1.0, mean + reach)
 
 
-def _limit(scores: Scores, tried: GuaranteeTrial) -> float:
+def _limit(tried: GuaranteeTrial, whole: Coverage) -> float:
     """Below it, sets of a class or group hold the label less often than was promised, and than those of all samples."""
-    return min(1 - tried.alpha, overall_coverage(tried, level=scores.level).low)
+    return min(1 - tried.alpha, whole.low)
 
 
 def _worst_first(table: CoverageTable, name: Callable[[int], str], level: float) -> list[Coverage]:
