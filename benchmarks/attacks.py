@@ -10,6 +10,7 @@ to a monitor in another; memory and open files must stay as they are.
 import argparse
 import gc
 import io
+import json
 import multiprocessing as mp
 import os
 import resource
@@ -18,6 +19,7 @@ import tempfile
 import time
 import traceback
 import warnings
+import zlib
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
@@ -35,6 +37,9 @@ from benchmarks.reporting import Check, finish, progress
 
 GIVEN_UP = 60.0
 """Seconds by the clock after which a process hangs, on a machine that others use too."""
+
+PLAIN_SECONDS = 0.3
+"""What `_plain_seconds` measures on the machine whose seconds the limit is in."""
 
 IMPORTED = (
     *("counterpoise.cli.evaluate", "counterpoise.cli.check", "counterpoise.cli.train", "counterpoise.cli.predict"),
@@ -68,8 +73,19 @@ class Outcome:
         return self.ended in ("refused", "harmless") and self.bounded and not harm
 
 
-def met(attack: Attack, *, bomb: int) -> Outcome:
-    """Run one in a process of its own, and look at what it left."""
+def _plain_seconds() -> float:
+    """Processor time of unpacking and parsing that is nobody's attack: how fast this machine is at the moment."""
+    packed = zlib.compress(json.dumps([[0.5, 1, "a"]] * 400_000).encode())
+    taken = []
+    for _ in range(3):
+        used = time.process_time()
+        json.loads(zlib.decompress(packed))
+        taken.append(time.process_time() - used)
+    return min(taken)
+
+
+def met(attack: Attack, *, bomb: int, slower: float) -> Outcome:
+    """Run one in a process of its own, and look at what it left, on a machine that is so much `slower`."""
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder).resolve(), bomb).made()
         answers, asked = _FORK.Pipe(duplex=False)
@@ -98,7 +114,7 @@ def met(attack: Attack, *, bomb: int) -> Outcome:
             outside=bool(before) and (place.seen_outside() != before or sum(1 for _ in place.root.iterdir()) > 2),
             shown=SECRET in text or any(control in text for control in CONTROLS) or _is_copied(place),
             # Odd names are read, and what follows takes the time of any report.
-            bounded=(seconds <= MOST_SECONDS or attack.kind == "names") and megabytes <= attack.megabytes,
+            bounded=(seconds <= MOST_SECONDS * slower or attack.kind == "names") and megabytes <= attack.megabytes,
             message=(lines[-1] if lines else "").replace(folder, "")[:160],
         )
 
@@ -164,10 +180,11 @@ def main() -> None:
     for name in IMPORTED:
         import_module(name)
     gc.freeze()  # a collection would copy the memory that processes share
+    slower = max(1.0, _plain_seconds() / PLAIN_SECONDS)
     chosen = [each for each in ATTACKS if options.only in each.name]
     outcomes = []
     for number, each in enumerate(chosen, 1):
-        outcome = met(each, bomb=1 << (28 if options.short else 30))
+        outcome = met(each, bomb=1 << (28 if options.short else 30), slower=slower)
         outcomes.append(outcome)
         mark = "held" if outcome.held else "DID NOT HOLD"
         progress(f"{number} of {len(chosen)}: {outcome.name}: {outcome.ended}, {outcome.seconds} s, {mark}")
@@ -175,6 +192,7 @@ def main() -> None:
             progress(f"  {outcome}")
     figures = {
         "attacks": len(outcomes),
+        "slower than the machine of the limits": round(slower, 2),
         "by kind": dict(Counter(outcome.kind for outcome in outcomes)),
         "ended": dict(Counter(outcome.ended for outcome in outcomes)),
         "most seconds": max(outcome.seconds for outcome in outcomes),

@@ -79,6 +79,17 @@ def test_a_null_line_which_arrow_does_not_survive_is_refused(lines, tmp_path):
         read_predictions(tmp_path / "p.jsonl")
 
 
+@pytest.mark.parametrize("before", range(6))
+def test_a_null_line_across_two_blocks_is_refused(before, tmp_path):
+    line = b'{"label": 0, "probability_0": 0.25, "probability_1": 0.75}\n'
+    block = 1 << 23
+    filled = line * (block // len(line))
+    ending = b" " * (block - len(filled) - before)
+    (tmp_path / "p.jsonl").write_bytes(filled + ending + b"null\n" + line)
+    with pytest.raises(PredictionFileError, match="a line of it is null"):
+        read_predictions(tmp_path / "p.jsonl")
+
+
 def test_null_inside_a_line_is_a_missing_value(tmp_path):
     rows = [{"id": "null", "label": 0, "logits": [1.0, 2.0]}, {"id": "b", "label": None, "logits": [1.0, 2.0]}]
     (tmp_path / "p.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
