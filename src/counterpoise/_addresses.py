@@ -323,6 +323,12 @@ def naming(path: object) -> Iterator[None]:
         raise
 
 
+def read_text(path: AnyPath) -> str:
+    """A whole text file in UTF-8; no pipe or device is opened, and what goes wrong names the file."""
+    with naming(path):
+        return regular(path).read_text(encoding="utf-8")
+
+
 @lru_cache(maxsize=64)
 def _filesystem(
     store: str, _settings: tuple[tuple[str, str], ...], _process: int

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from counterpoise._addresses import naming, regular
+from counterpoise._addresses import read_text
 
 T = TypeVar("T")
 
@@ -113,9 +113,7 @@ def from_document(
 def read_document(kind: type[T], path: str | Path, *, schema: str, version: int) -> T:
     """The dataclass in a file of `to_document`'s; anything else is a `ValueError` that names the file and the place."""
     try:
-        with naming(path):
-            text = regular(Path(path)).read_text(encoding="utf-8")
-        return from_document(kind, text, schema=schema, version=version)
+        return from_document(kind, read_text(Path(path)), schema=schema, version=version)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from counterpoise._addresses import regular
+from counterpoise._addresses import read_text
 from counterpoise._choices import require_level
 from counterpoise._text import printable
 from counterpoise.cli.columns import ColumnArguments, Flag
@@ -122,7 +122,7 @@ def read_rules(path: Path) -> tuple[list[str], float | None]:
     import tomllib
 
     try:
-        found = tomllib.loads(regular(path).read_text(encoding="utf-8"))
+        found = tomllib.loads(read_text(path))
     except FileNotFoundError:
         raise ValueError(f"--rules: there is no file {path}") from None
     except (OSError, RecursionError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from counterpoise._addresses import regular
+from counterpoise._addresses import read_text
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import write_text
 from counterpoise._views import view
@@ -273,7 +273,7 @@ class Scores(Mapping[str, Estimate]):
     @classmethod
     def load(cls, path: str | Path) -> "Scores":
         """Read the JSON."""
-        return cls.from_json(regular(Path(path)).read_text(encoding="utf-8"))
+        return cls.from_json(read_text(Path(path)))
 
 
 def verdict(scores: Scores) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from counterpoise._addresses import Address, as_path, regular
+from counterpoise._addresses import Address, as_path, read_text
 from counterpoise._documents import CHANGED, is_changed, with_digest
 from counterpoise._files import FilePath, digest_of, write_text
 from counterpoise.predictions.columns import Reading
@@ -231,7 +231,7 @@ def vouched_files(path: Path) -> dict[str, str]:
 def _entries(path: FilePath) -> list[tuple[str, int, str, int | None]]:
     """Name, rows, SHA-256 and, since version 2, bytes of each file that a manifest names."""
     try:
-        document: Any = json.loads(regular(path).read_text(encoding="utf-8"))
+        document: Any = json.loads(read_text(path))
         if isinstance(document, dict) and is_changed(document):
             raise ValueError(f"{CHANGED}, or write it again (write_manifest)")
         if document["schema"] != MANIFEST_SCHEMA or document["schema_version"] not in (1, MANIFEST_VERSION):

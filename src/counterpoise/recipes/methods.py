@@ -191,7 +191,7 @@ METHODS: dict[str, Method] = {
     ),
     "mte1": _mte("MTE-1", models=2),
     "mte2": _mte("MTE-2", models=3),
-    "mte-lite": _mte("MTE-lite", models=2, savings=SavingOptions(trunk=HALF)),
+    "mte-lite": _mte("MTE-lite", models=2, savings=SavingOptions(trunk=HALF, every=2)),
 }
 
 

@@ -21,13 +21,13 @@ HEAT = 4
 
 
 def slices_of(scores: Scores) -> list[GroupScores]:
-    """The groups that severities do not tell apart, worst accuracy first."""
+    """The groups that severities do not tell apart, surely worst first: by the upper limit of accuracy."""
     ordered = worst_slices(scores, most=len(scores.groups)) if _are_simultaneous(scores) else scores.groups
     return [group for group in ordered if is_slice(group)]
 
 
 def slice_table(scores: Scores, *, most: int | None = None) -> Table | None:
-    """Metrics of each group, worst accuracy first.
+    """Metrics of each group, surely worst first.
 
     Where intervals hold for all groups together, metrics that have no such interval have none, and what is better or
     worse than all samples beyond chance is marked.
@@ -41,7 +41,7 @@ def slice_table(scores: Scores, *, most: int | None = None) -> Table | None:
         (Cell(slice_name(group)), Cell(f"{group.samples:,}"), *cells)
         for group, *cells in zip(groups, *columns, strict=True)
     ]
-    title = "Groups, worst accuracy first" if _are_simultaneous(scores) else "Groups"
+    title = "Groups, by the upper limit of accuracy" if _are_simultaneous(scores) else "Groups"
     return Table(title, ("group", "samples", *map(metric_title, infos.values())), tuple(rows[:most]))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterpoise._addresses import regular
+from counterpoise._addresses import read_text
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import digest_of, write_text
 from counterpoise.training.parts import PARTS, STATE, read_parts
@@ -66,7 +66,7 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest()
     try:
         found = from_document(
-            Manifest, regular(path).read_text(), schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: _to_version_2}
+            Manifest, read_text(path), schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: _to_version_2}
         )
         for name in found.files:
             if not re.fullmatch(r"step-\d+\.ckpt", name):

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from counterpoise._addresses import regular
+from counterpoise._addresses import read_text
 from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
 from counterpoise.data.balance import class_weights
@@ -364,7 +364,7 @@ def keep_split(path: Path, data: RunData) -> None:
     rows = {name: ids.tolist() for name, ids in held.items() if ids is not None}
     if path.exists():
         try:
-            found = json.loads(regular(path).read_text())
+            found = json.loads(read_text(path))
             names = {"held_out": "validation"}  # its name in runs of recipe version 1
             kept = {names.get(name, name): list(ids) for name, ids in found.items()}
         except (ValueError, AttributeError, TypeError, RecursionError):

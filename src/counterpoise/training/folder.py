@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import counterpoise
-from counterpoise._addresses import as_path, regular
+from counterpoise._addresses import as_path, read_text
 from counterpoise._digests import SUMS, inside, require_within
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
@@ -207,7 +207,7 @@ class RowLog:
     def rows(self) -> list[dict[str, str]]:
         """All complete rows; a line that was cut off by a crash is none."""
         try:
-            text = regular(self.path).read_text(encoding="utf-8") if self.path.exists() else ""
+            text = read_text(self.path) if self.path.exists() else ""
         except UnicodeDecodeError as error:
             raise ValueError(f"{self.path} is damaged: {error}; restore the file, or remove it") from None
         complete = text[: text.rfind("\n") + 1]
@@ -335,7 +335,7 @@ def record_resumption(
 def read_environment(folder: RunFolder) -> Environment:
     """The conditions of a run so far."""
     try:
-        text = regular(folder.environment).read_text()
+        text = read_text(folder.environment)
         environment = from_document(Environment, text, schema=SCHEMA, version=SCHEMA_VERSION)
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder.environment}: {error}") from None

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoise._addresses import regular
+from counterpoise._addresses import read_text
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import Written, write_verified
 
@@ -41,9 +41,7 @@ def write_parts(folder: Path, parts: Parts) -> Written:
 def read_parts(path: Path) -> Parts:
     """What the folder of a sharded checkpoint is made of."""
     try:
-        found = from_document(
-            Parts, regular(path / PARTS).read_text(), schema=SCHEMA, version=SCHEMA_VERSION, sealed=False
-        )
+        found = from_document(Parts, read_text(path / PARTS), schema=SCHEMA, version=SCHEMA_VERSION, sealed=False)
         for name in found.sha256:
             if not re.fullmatch(r"state\.ckpt|part-\d{5,}\.safetensors", name):
                 raise ValueError(f"it names {name!r}, which is no file of a checkpoint")

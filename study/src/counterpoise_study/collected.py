@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from counterpoise._addresses import regular
+from counterpoise._addresses import read_text
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key
 from counterpoise.report.numbers import metric_title
 from counterpoise_study.cells import (
@@ -186,7 +186,7 @@ class Records:
         if cell.id not in self._read:
             path = self._store.record_file(cell.id)
             try:
-                self._read[cell.id] = CellRecord.from_json(regular(path).read_text(encoding="utf-8"))
+                self._read[cell.id] = CellRecord.from_json(read_text(path))
                 self._require_committed(cell)
             except (OSError, ValueError) as error:
                 raise ValueError(

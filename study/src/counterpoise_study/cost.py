@@ -174,7 +174,7 @@ def relative_cost(recipe: Recipe) -> float:
     """FLOPs of a training step over those of cross-entropy.
 
     >>> round(relative_cost(Recipe(method="mte-lite")), 2), relative_cost(Recipe(method="de3"))
-    (1.48, 3.0)
+    (1.32, 3.0)
     """
     classes, shape = shape_of(recipe)
     own, reference = (counted(each, classes=classes, shape=shape) for each in (recipe, reference_of(recipe)))

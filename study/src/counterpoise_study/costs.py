@@ -15,6 +15,9 @@ FASTER = 0.05
 TRUNK = "trunk-2"
 """The shared trunk whose hyper-parameters the other shared trunks take."""
 
+BEST = (TRUNK, f"{TRUNK}-every-2")
+"""The two that were best in small, which large has too."""
+
 STAGES = {2: "layer2", 1: "layer1", 3: "layer3"}
 """Of a ResNet, by number; the one that the others take hyper-parameters from comes first."""
 
@@ -94,16 +97,20 @@ def small_settings(recipe: Recipe, title: str, *, stages: Mapping[int, str] = ST
 
 def large_settings(recipe: Recipe, title: str, *, stages: Mapping[int, str] = STAGES) -> tuple[Setting, ...]:
     """What was best in small, at the hyper-parameters that were chosen there."""
-    variant, changed = savings(recipe, stages=stages)[TRUNK]
+    found = savings(recipe, stages=stages)
     return (
         Setting(name=LARGE, title=title, recipe=recipe, tuned_in=SMALL, methods=LARGE_METHODS),
-        Setting(
-            name=f"{LARGE}-{TRUNK}",
-            title=title,
-            recipe=changed,
-            tuned_in=f"{SMALL}-{TRUNK}",
-            variant=variant,
-            methods=("mte1",),
+        *(
+            Setting(
+                name=f"{LARGE}-{name}",
+                title=title,
+                recipe=changed,
+                tuned_in=f"{SMALL}-{TRUNK}",
+                variant=variant,
+                methods=("mte1",),
+            )
+            for name in BEST
+            for variant, changed in (found[name],)
         ),
     )
 

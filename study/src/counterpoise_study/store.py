@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from counterpoise._addresses import naming, regular
+from counterpoise._addresses import read_text
 from counterpoise._digests import SUMS, changed_in, read_sums
 from counterpoise._documents import Upgrade, from_document, to_document
 from counterpoise._files import write_text
@@ -74,9 +74,7 @@ class Store:
         if not path.exists():
             raise ValueError(f"{self.path} is no store: it has no {path.name}; `counterpoise-study run` makes one")
         try:
-            with naming(path):
-                text = regular(path).read_text()
-            return read_contents(text, upgrades={2: self._refuse_first_names})
+            return read_contents(read_text(path), upgrades={2: self._refuse_first_names})
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
