@@ -37,6 +37,8 @@ _SAMPLE_ROWS = 1000
 _WHAT = "Parquet file"
 _SMALLEST_READ_BUFFER = 1 << 14
 _SMALLEST_REQUEST = 1 << 20
+_READ_WHOLE = 1 << 24
+"""Bytes of a file whose columns are read at once, which takes no memory for what the head of a page declares."""
 _FOOTER_STRINGS = 1 << 24
 _FOOTER_ITEMS = 1 << 18
 MOST_ROW_GROUPS = 1 << 16
@@ -154,7 +156,7 @@ def open_parquet(source: Source) -> RawTable:
         with source.reopened() as handle:
             footer = read_footer(handle, source.size)
             handle.seek(0)
-            schema = _parquet_file(handle, buffer=_SMALLEST_READ_BUFFER).schema_arrow
+            schema = _parquet_file(handle, source, buffer=_SMALLEST_READ_BUFFER).schema_arrow
         stated = _stated(schema)
         known = [name for name in schema.names if _may_be_read(schema.field(name).type)]
         sample = _sample(source, footer, known)
@@ -170,7 +172,7 @@ def open_parquet(source: Source) -> RawTable:
         row_bytes = _check_sizes(footer, source, names)
         dictionaries = tuple(name for name in names if (name,) in texts)
         with source.reopened() as handle:
-            file = _parquet_file(handle, buffer=buffer, dictionaries=dictionaries)
+            file = _parquet_file(handle, source, buffer=buffer, dictionaries=dictionaries)
             found = file.iter_batches(rows_at_a_time(row_bytes), row_groups=groups, columns=names, use_threads=False)
             yield from (batch for batch in found if batch.num_rows)
 
@@ -206,9 +208,11 @@ def _sample(source: Source, footer: Footer, names: list[str]) -> pa.RecordBatch:
     """The first rows of the columns that could mean something."""
     row_bytes = _check_sizes(footer, source, names)
     with source.reopened() as handle:
-        file = _parquet_file(handle, buffer=_SMALLEST_READ_BUFFER)
+        file = _parquet_file(handle, source, buffer=_SMALLEST_READ_BUFFER)
         rows = min(_SAMPLE_ROWS, rows_at_a_time(row_bytes))
-        batch = next(file.iter_batches(rows, columns=names, use_threads=False))
+        batch = next(file.iter_batches(rows, columns=names, use_threads=False), None)
+        if batch is None:
+            raise PredictionFileError("its pages are damaged; restore the file or write it again")
         return batch.replace_schema_metadata(file.schema_arrow.metadata)
 
 
@@ -219,11 +223,13 @@ def _may_be_read(kind: pa.DataType) -> bool:
     return not pa.types.is_struct(kind) and not pa.types.is_binary(value) and not pa.types.is_large_binary(value)
 
 
-def _parquet_file(handle: pa.NativeFile, *, buffer: int, dictionaries: tuple[str, ...] = ()) -> pq.ParquetFile:
+def _parquet_file(
+    handle: pa.NativeFile, source: Source, *, buffer: int, dictionaries: tuple[str, ...] = ()
+) -> pq.ParquetFile:
     return pq.ParquetFile(
         handle,
         page_checksum_verification=True,
-        buffer_size=buffer,
+        buffer_size=0 if source.size <= _READ_WHOLE else buffer,
         pre_buffer=False,  # it would load whole row groups, which a foreign file may have one of
         read_dictionary=[*dictionaries],
         thrift_string_size_limit=_FOOTER_STRINGS,
