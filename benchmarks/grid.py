@@ -48,6 +48,8 @@ MOMENT = 1.0
 """Seconds within which a kill comes: about one cell."""
 
 _LOOK = 0.01
+MOST_STOPS = 5
+"""Of coordinators that end by themselves: on a busy machine a cluster may not start within Ray's half a minute."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ class Outcome:
         other_tables: files of tables that are not the undisturbed one's.
         killed_workers: that had a cell, by the last word of the manifest.
         killed_coordinators: number of them.
+        stops: of coordinators that nobody killed; the same command was given again.
         lost: claims without an end, as the store counts them.
         left_behind: workers of killed coordinators that stayed.
         undisturbed_seconds: of the grid without an engine and without kills.
@@ -139,6 +142,7 @@ class Outcome:
     other_tables: int
     killed_workers: int
     killed_coordinators: int
+    stops: int
     lost: int
     left_behind: int
     undisturbed_seconds: float
@@ -169,13 +173,14 @@ def faults(scratch: Path, request: Request, *, kills: Kills, seed: int) -> Outco
     progress(f"undisturbed: {undisturbed_seconds:.0f} s")
     started = time.monotonic()
     moments = random.Random(seed)  # noqa: S311
-    killed, orphans = disturb(disturbed, kills=kills, commits=len(commits_of(undisturbed)), moments=moments)
+    killed, orphans, stops = disturb(disturbed, kills=kills, commits=len(commits_of(undisturbed)), moments=moments)
     seconds = time.monotonic() - started
     progress(f"disturbed: {seconds:.0f} s")
     return Outcome(
         *agreement(undisturbed, disturbed),
         killed_workers=killed["worker"],
         killed_coordinators=killed["coordinator"],
+        stops=stops,
         lost=sum(event["kind"] == "lost" for event in events_of(disturbed)),
         left_behind=len(survivors(orphans)),
         undisturbed_seconds=undisturbed_seconds,
@@ -203,37 +208,61 @@ def agreement(undisturbed: Store, disturbed: Store) -> Agreement:
     )
 
 
-def disturb(store: Store, *, kills: Kills, commits: int, moments: random.Random) -> tuple[Counter[str], set[int]]:
+@dataclass
+class _Coordinator:
+    """The process that coordinates the grid of a store now."""
+
+    store: Store
+    process: subprocess.Popen[bytes]
+    stops: int = 0
+
+    def is_running(self) -> bool:
+        """Whether it runs, once the command has been given again to one that ended with an error."""
+        if self.process.poll() and self.stops < MOST_STOPS:
+            self.stops += 1
+            progress(f"a coordinator ended with exit code {self.process.returncode}, and is started again")
+            self.process = _start(self.store)
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """End it, and begin another."""
+        self.process.kill()
+        self.process.wait()
+        self.process = _start(self.store)
+
+
+def disturb(store: Store, *, kills: Kills, commits: int, moments: random.Random) -> tuple[Counter[str], set[int], int]:
     """Run the grid of a store and kill its processes, each a moment after a random share of all commits.
 
     Returns:
-        How many of each kind were killed, and the workers that killed coordinators had.
+        How many of each kind were killed, the workers that killed coordinators had, and the coordinators that ended
+        by themselves.
     """
     victims = ["worker"] * kills.workers + ["coordinator"] * kills.coordinators
     moments.shuffle(victims)
     killed, orphans = Counter[str](), set[int]()
-    coordinator = _start(store)
+    coordinator = _Coordinator(store, _start(store))
     try:
         for victim, share in zip(victims, sorted(moments.uniform(0, LATEST) for _ in victims), strict=True):
-            while len(store.progress().metrics) < share * commits and coordinator.poll() is None:
+            while len(store.progress().metrics) < share * commits and coordinator.is_running():
                 time.sleep(_LOOK)
             time.sleep(moments.uniform(0, MOMENT))
             if victim == "worker" and (alive := _in_mid_cell(store, coordinator)):
                 os.kill(moments.choice(alive), signal.SIGKILL)
-            elif victim == "coordinator" and coordinator.poll() is None:
-                orphans |= _workers(store) & descendants(coordinator.pid)
+            elif victim == "coordinator" and coordinator.is_running():
+                orphans |= _workers(store) & descendants(coordinator.process.pid)
                 coordinator.kill()
-                coordinator.wait()
-                coordinator = _start(store)
             else:
                 break
             killed[victim] += 1
             progress(f"{len(store.progress().metrics)} of {commits} committed, killed {dict(killed)}")
-        if coordinator.wait() != 0:
-            raise RuntimeError(f"the last coordinator ended with exit code {coordinator.returncode}")
+        while coordinator.is_running():
+            coordinator.process.wait()
+        if coordinator.process.returncode != 0:
+            raise RuntimeError(f"the last coordinator ended with exit code {coordinator.process.returncode}")
     finally:
-        coordinator.kill()
-    return killed, orphans
+        coordinator.process.kill()
+    return killed, orphans, coordinator.stops
 
 
 def coordinate(folder: Path) -> None:
@@ -258,11 +287,11 @@ def commits_of(store: Store) -> Counter[tuple[str, str]]:
     return Counter((event["cell"], event["stage"]) for event in events_of(store) if event["kind"] == "committed")
 
 
-def _in_mid_cell(store: Store, coordinator: subprocess.Popen[bytes]) -> list[int]:
+def _in_mid_cell(store: Store, coordinator: _Coordinator) -> list[int]:
     """Workers of this coordinator that have a cell, as soon as there is one; none if the coordinator ends before."""
-    while coordinator.poll() is None:
+    while coordinator.is_running():
         # Those that died are in the manifest, too; and only processes that this program has started may be killed.
-        if alive := _workers(store) & descendants(coordinator.pid):
+        if alive := _workers(store) & descendants(coordinator.process.pid):
             return sorted(alive)
         time.sleep(_LOOK)
     return []

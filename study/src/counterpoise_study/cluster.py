@@ -104,14 +104,20 @@ def run_on_ray(
 def _connect(ray: ModuleType, address: str | None, needs: Needs) -> None:
     # Ray's only switch for it that writes no file into the home directory.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(
-        # Without "local" it would join any cluster that it finds on this machine.
-        address=address or "local",
-        object_store_memory=_OBJECT_STORE if address is None else None,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    try:
+        ray.init(
+            # Without "local" it would join any cluster that it finds on this machine.
+            address=address or "local",
+            object_store_memory=_OBJECT_STORE if address is None else None,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ValueError, OSError):
+        raise
+    except Exception as error:  # Ray has no other kind for a cluster that does not start in time
+        reason = str(error).partition("\n")[0]
+        raise OSError(f"Ray did not start: {reason} Give the same command again; what is committed stays") from error
     if not _room(ray, needs):
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         found = f"no machine has room for a cell: {needs}, and there are {machines}"
