@@ -123,6 +123,15 @@ def test_workers_are_sent_plain_data(run, monkeypatch, tmp_path):
         assert options == {"page": True, "allow": ()}
 
 
+def test_a_cluster_that_does_not_start_says_what_to_do(run):
+    class Slow(FakeRay):
+        def init(self, **_):
+            raise Exception("The current node timed out during startup.\nLogs are elsewhere.")
+
+    with pytest.raises(OSError, match=r"Ray did not start: .* during startup\. Give the same command again; what is"):
+        run(Slow())
+
+
 def test_a_worker_that_dies_in_mid_cell_is_replaced(run, tmp_path):
     started = Counter()
 
