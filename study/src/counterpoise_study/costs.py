@@ -80,18 +80,9 @@ def savings(recipe: Recipe, *, stages: Mapping[int, str] = STAGES) -> Mapping[st
 def small_settings(recipe: Recipe, title: str, *, stages: Mapping[int, str] = STAGES) -> tuple[Setting, ...]:
     """All methods, then MTE-1 with each saving; those with a shared trunk are tuned together, others as published."""
     settings = [Setting(name=SMALL, title=title, recipe=recipe)]
-    for name, (variant, changed) in savings(recipe, stages=stages).items():
+    for name, saving in savings(recipe, stages=stages).items():
         tuned_in = f"{SMALL}-{TRUNK}" if name.startswith("trunk") else SMALL
-        settings.append(
-            Setting(
-                name=f"{SMALL}-{name}",
-                title=title,
-                recipe=changed,
-                tuned_in="" if name == TRUNK else tuned_in,
-                variant=variant,
-                methods=("mte1",),
-            )
-        )
+        settings.append(_with(saving, f"{SMALL}-{name}", title, tuned_in="" if name == TRUNK else tuned_in))
     return tuple(settings)
 
 
@@ -100,19 +91,14 @@ def large_settings(recipe: Recipe, title: str, *, stages: Mapping[int, str] = ST
     found = savings(recipe, stages=stages)
     return (
         Setting(name=LARGE, title=title, recipe=recipe, tuned_in=SMALL, methods=LARGE_METHODS),
-        *(
-            Setting(
-                name=f"{LARGE}-{name}",
-                title=title,
-                recipe=changed,
-                tuned_in=f"{SMALL}-{TRUNK}",
-                variant=variant,
-                methods=("mte1",),
-            )
-            for name in BEST
-            for variant, changed in (found[name],)
-        ),
+        *(_with(found[name], f"{LARGE}-{name}", title, tuned_in=f"{SMALL}-{TRUNK}") for name in BEST),
     )
+
+
+def _with(saving: tuple[str, Recipe], name: str, title: str, *, tuned_in: str) -> Setting:
+    """MTE-1 alone, with one way to save."""
+    variant, recipe = saving
+    return Setting(name=name, title=title, recipe=recipe, tuned_in=tuned_in, variant=variant, methods=("mte1",))
 
 
 def candidates() -> Mapping[str, tuple[Hyper, ...]]:
