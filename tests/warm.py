@@ -119,7 +119,8 @@ def answer(call: socket.socket, programs: Path) -> None:
         end(run_python if name == "python" else import_module(PROGRAMS[name]).main)
     for file in received:
         os.close(file)
-    call.sendall(f"{program}\n".encode())
+    with suppress(BrokenPipeError):  # who asked may be gone already, which ends the program below
+        call.sendall(f"{program}\n".encode())
     threading.Thread(target=end_with, args=(call, program), daemon=True).start()
     _, status = os.waitpid(program, 0)
     with suppress(BrokenPipeError):

@@ -38,7 +38,7 @@ _WHAT = "Parquet file"
 _SMALLEST_READ_BUFFER = 1 << 14
 _SMALLEST_REQUEST = 1 << 20
 _READ_WHOLE = 1 << 24
-"""Bytes of a file whose columns are read at once, which takes no memory for what the head of a page declares."""
+"""Bytes of a file at hand whose columns are read at once, taking no memory for what the head of a page declares."""
 _FOOTER_STRINGS = 1 << 24
 _FOOTER_ITEMS = 1 << 18
 MOST_ROW_GROUPS = 1 << 16
@@ -229,7 +229,7 @@ def _parquet_file(
     return pq.ParquetFile(
         handle,
         page_checksum_verification=True,
-        buffer_size=0 if source.size <= _READ_WHOLE else buffer,
+        buffer_size=0 if source.size <= _READ_WHOLE and not source.is_remote else buffer,
         pre_buffer=False,  # it would load whole row groups, which a foreign file may have one of
         read_dictionary=[*dictionaries],
         thrift_string_size_limit=_FOOTER_STRINGS,
