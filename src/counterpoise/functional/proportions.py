@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 _NEWTON_STEPS, _MOST_TERMS = 40, 20_000
+_TERMS_AT_ONCE = 32
 
 
 class Limits(NamedTuple):
@@ -60,9 +61,11 @@ def _log_beta_tail(p: Tensor, a: Tensor, b: Tensor) -> Tensor:
     odds = p / (1 - p)
     first = (a * p.log()) + (b - 1) * torch.log1p(-p) - _log_beta(a, b) - a.log()
     total, term = torch.ones_like(p), torch.ones_like(p)
-    for index in range(1, _MOST_TERMS):
-        term = term * odds * ((b - index) / (a + index)).clamp(min=0)
-        total = total + term
+    for start in range(1, _MOST_TERMS, _TERMS_AT_ONCE):
+        index = torch.arange(start, start + _TERMS_AT_ONCE, dtype=p.dtype, device=p.device)
+        ratios = odds[..., None] * ((b[..., None] - index) / (a[..., None] + index)).clamp(min=0)
+        terms = term[..., None] * ratios.cumprod(-1)
+        total, term = total + terms.sum(-1), terms[..., -1]
         if bool((term <= 1e-15 * total).all()):
             break
     return first + total.log()
