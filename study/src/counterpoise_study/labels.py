@@ -9,10 +9,12 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
-from matplotlib.transforms import Bbox
+from matplotlib.transforms import Bbox, BboxBase
 
 Point = tuple[float, float, str, str]
 """Place in the units of the axes, name, colour."""
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in pixels."""
 
 _NEAR = 7
 _DISTANCES = (_NEAR, 14, 24, 36, 50, 66, 84, 104)
@@ -41,11 +43,12 @@ def label_points(figure: Figure, axes: Axes, points: Sequence[Point], *, paper: 
     centres = [axes.transData.transform((x, y)).tolist() for x, y, _, _ in points]
     taken = [_box(x, y, 2 * _MARK * scale, 2 * _MARK * scale) for x, y in centres]
     lines = [
-        Bbox(axes.transData.transform(segment)).padded(_LINE * scale / 2)
+        _edges(Bbox(axes.transData.transform(segment)).padded(_LINE * scale / 2))
         for collection in axes.collections
         if isinstance(collection, LineCollection)
         for segment in collection.get_segments()
     ]
+    around = _edges(axes.bbox)
     for (x, y, name, colour), centre in zip(points, centres, strict=True):
         text = axes.annotate(
             name, (x, y), textcoords="offset points", xytext=(0, 0), fontsize=8.5, color=colour, ha="center",
@@ -55,15 +58,16 @@ def label_points(figure: Figure, axes: Axes, points: Sequence[Point], *, paper: 
         text.set_in_layout(False)
         size = Text.get_window_extent(text)  # an annotation's own would hold its line as well
         places = _places(centre, size.width, size.height, scale=scale)
-        costs = [_cost(*each, taken=taken, lines=lines, around=axes.bbox, scale=scale) for each in places]
+        costs = [_cost(*each, taken=taken, lines=lines, around=around, scale=scale) for each in places]
         place, distance = places[costs.index(min(costs))]
         taken.append(place)
-        text.xyann = ((place.x0 + place.x1) / 2 - centre[0]) / scale, ((place.y0 + place.y1) / 2 - centre[1]) / scale
+        left, bottom, right, top = place
+        text.xyann = ((left + right) / 2 - centre[0]) / scale, ((bottom + top) / 2 - centre[1]) / scale
         if distance == _NEAR and text.arrow_patch is not None:
             text.arrow_patch.set_visible(False)
 
 
-def _places(centre: Sequence[float], width: float, height: float, *, scale: float) -> list[tuple[Bbox, int]]:
+def _places(centre: Sequence[float], width: float, height: float, *, scale: float) -> list[tuple[Box, int]]:
     """Boxes around a point, each with the distance of its nearest edge in points."""
     return [
         (
@@ -80,19 +84,22 @@ def _places(centre: Sequence[float], width: float, height: float, *, scale: floa
     ]
 
 
-def _cost(
-    place: Bbox, distance: int, *, taken: Sequence[Bbox], lines: Sequence[Bbox], around: Bbox, scale: float
-) -> float:
+def _cost(place: Box, distance: int, *, taken: Sequence[Box], lines: Sequence[Box], around: Box, scale: float) -> float:
     """What a place covers, in square points, and how far it is."""
-    hidden = sum(_overlap(place, other) for other in taken) + place.width * place.height - _overlap(place, around)
+    hidden = sum(_overlap(place, other) for other in taken) + _overlap(place, place) - _overlap(place, around)
     crossed = sum(_overlap(place, line) for line in lines)
     return (_HIDES * hidden + crossed) / scale**2 + _AWAY * distance
 
 
-def _box(x: float, y: float, width: float, height: float) -> Bbox:
-    return Bbox.from_bounds(x - width / 2, y - height / 2, width, height)
+def _box(x: float, y: float, width: float, height: float) -> Box:
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
 
 
-def _overlap(first: Bbox, second: Bbox) -> float:
-    shared = Bbox.intersection(first, second)
-    return 0.0 if shared is None else shared.width * shared.height
+def _edges(box: BboxBase) -> Box:
+    return box.x0, box.y0, box.x1, box.y1
+
+
+def _overlap(first: Box, second: Box) -> float:
+    width = min(first[2], second[2]) - max(first[0], second[0])
+    height = min(first[3], second[3]) - max(first[1], second[1])
+    return max(0.0, width) * max(0.0, height)
