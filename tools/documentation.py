@@ -249,11 +249,20 @@ def studies_section(document: dict[str, Any]) -> str:
 
 
 def grid_section(document: dict[str, Any]) -> str:
-    """What scheduling costs, and what kills change."""
-    overhead, faults = document["figures"]["overhead"], document["figures"]["faults"]
+    """What scheduling costs."""
+    overhead = document["figures"]["overhead"]
     text = (
         f"Scheduling {overhead['tasks']} tasks that do nothing costs {overhead['mean_milliseconds']:.1f} ms each "
-        f"without an engine. In a grid of {faults['cells']} cells on a local Ray cluster of two workers, SIGKILL ended "
+        f"without an engine (`{document['command']}`)."
+    )
+    return textwrap.fill(text, width=120)
+
+
+def killed_grid_section(document: dict[str, Any]) -> str:
+    """What kills change in a grid on Ray."""
+    faults = document["figures"]["grid"]
+    text = (
+        f"In a grid of {faults['cells']} cells on a local Ray cluster of two workers, SIGKILL ended "
         f"{faults['killed_workers']} workers in mid-cell and {faults['killed_coordinators']} coordinators: "
         f"{faults['committed_twice']} tasks were committed more than once, {faults['other_records']} records and "
         f"{faults['other_tables']} files of tables differ from those of the undisturbed grid by a byte, and "
@@ -316,6 +325,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "interruptions_finetuning": ("runs.md", interruptions_section),
     "interruptions_remote": ("runs.md", interruptions_section),
     "faults_kills": ("runs.md", killed_section),
+    "faults_grid": ("benchmark.md", killed_grid_section),
     "faults_disk": ("benchmark.md", disk_section),
     "export": ("runs.md", export_section),
     "studies": ("benchmark.md", studies_section),
