@@ -191,9 +191,9 @@ def a_picture_claims_100_000_by_100_000_pixels(place: Place) -> Action:
     return _class_folders(place, "bomb.png", _picture_bomb(100_000))
 
 
-@attack("bombs", megabytes=800)
+@attack("bombs")
 def a_picture_has_13_000_by_13_000_pixels_of_nothing(place: Place) -> Action:
-    """Just below what Pillow refuses, which takes 4 bytes for a pixel; cameras come to half of it."""
+    """Just below what Pillow refuses; cameras come to half of it."""
     from PIL import Image
 
     buffer = io.BytesIO()

@@ -98,19 +98,16 @@ class Attack:
     name: str
     kind: str
     make: Callable[[Place], Action]
-    megabytes: float
 
 
 ATTACKS: list[Attack] = []
 
 
-def attack(
-    kind: str, *, megabytes: float = MOST_MEGABYTES
-) -> Callable[[Callable[[Place], Action]], Callable[[Place], Action]]:
-    """Add an attack of that kind, named as its function is; it may take so much memory."""
+def attack(kind: str) -> Callable[[Callable[[Place], Action]], Callable[[Place], Action]]:
+    """Add an attack of that kind, named as its function is."""
 
     def added(make: Callable[[Place], Action]) -> Callable[[Place], Action]:
-        ATTACKS.append(Attack(make.__name__.strip("_").replace("_", " "), kind, make, megabytes))
+        ATTACKS.append(Attack(make.__name__.strip("_").replace("_", " "), kind, make))
         return make
 
     return added

@@ -31,7 +31,7 @@ import torch
 
 from benchmarks import attack_bombs, attack_code, attack_names, attack_paths
 from benchmarks.attack_damage import damage
-from benchmarks.attack_places import ATTACKS, CONTROLS, MOST_SECONDS, SECRET, Attack, HarmedError, Place
+from benchmarks.attack_places import ATTACKS, CONTROLS, MOST_MEGABYTES, MOST_SECONDS, SECRET, Attack, HarmedError, Place
 from benchmarks.attack_soak import soak
 from benchmarks.reporting import Check, finish, progress
 
@@ -114,7 +114,7 @@ def met(attack: Attack, *, bomb: int, slower: float) -> Outcome:
             outside=bool(before) and (place.seen_outside() != before or sum(1 for _ in place.root.iterdir()) > 2),
             shown=SECRET in text or any(control in text for control in CONTROLS) or _is_copied(place),
             # Odd names are read, and what follows takes the time of any report.
-            bounded=(seconds <= MOST_SECONDS * slower or attack.kind == "names") and megabytes <= attack.megabytes,
+            bounded=(seconds <= MOST_SECONDS * slower or attack.kind == "names") and megabytes <= MOST_MEGABYTES,
             message=(lines[-1] if lines else "").replace(folder, "")[:160],
         )
 

@@ -146,6 +146,20 @@ def test_odd_tags_beside_the_orientation_do_no_harm():
     assert np.array_equal(turned, decoded(photograph(6), channels=3, size=None))
 
 
+@pytest.mark.parametrize("size", [None, 5, 13])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
+def test_pictures_of_every_mode_are_converted_and_then_made_smaller(mode, channels, size):
+    image = Image.fromarray(random_pixels(1, 24)[0, :16]).convert(mode)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    expected = image.convert({1: "L", 3: "RGB"}[channels])
+    if size is not None:
+        expected = ImageOps.fit(expected, (size, size), method=Image.Resampling.BILINEAR)
+    found = decoded(buffer.getvalue(), channels=channels, size=size)
+    assert np.array_equal(found, np.asarray(expected).reshape(found.shape))
+
+
 @pytest.mark.parametrize("lossless", [True, False])
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
 def test_pictures_of_too_many_pixels_are_not_decoded(tmp_path, monkeypatch, kind, lossless):

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,11 +59,17 @@ def _decoded(data: bytes, *, channels: int, size: int | None) -> tuple[npt.NDArr
         stored = upright.size
         if upright.mode == "P" and "transparency" in upright.info:  # else Pillow advises this
             upright = upright.convert("RGBA")
-        image = upright.convert(_MODES[channels])
-    if size is not None and image.size != (size, size):
-        image = operations.fit(image, (size, size), method=image_module.Resampling.BILINEAR)
-    pixels = np.asarray(image)
+        # Grey becomes RGB when it is small: three channels that are alike take three times the memory.
+        image = _in_mode(upright, "L" if upright.mode in ("1", "L") else _MODES[channels])
+        if size is not None and image.size != (size, size):
+            image = operations.fit(image, (size, size), method=image_module.Resampling.BILINEAR)
+        pixels = np.asarray(_in_mode(image, _MODES[channels]))
     return pixels.reshape(*pixels.shape[:2], channels), stored
+
+
+def _in_mode(image: Any, mode: str) -> Any:
+    """The image itself where it has the mode, which Pillow would copy."""
+    return image if image.mode == mode else image.convert(mode)
 
 
 class UnreadableImageError(ValueError):
