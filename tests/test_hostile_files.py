@@ -1,9 +1,12 @@
 """Files of somebody who means harm: what they name, claim or are must not reach further than an error."""
 
+import gzip
 import json
 import os
+import resource
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,6 +54,24 @@ PIPES = {
     "steps.csv": lambda path: RowLog(path, STEP_COLUMNS).rows(),
     "manifest.jsonl": lambda path: StoreManifest(path).refresh(),
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("p.csv.gz", "p_a,p_b\n0.5,0.5\n"), ("p.jsonl.gz", '{"p_a": 0.5, "p_b": 0.5}\n')]
+)
+def test_damaged_archives_keep_no_memory(name, text, tmp_path):
+    data = bytearray(gzip.compress(text.encode()))
+    data[-6] ^= 1  # of its checksum
+    (tmp_path / name).write_bytes(data)
+
+    def refused(times):
+        for _ in range(times):
+            with pytest.raises(PredictionFileError, match="incorrect data check"):
+                read_predictions(tmp_path / name)
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+    before = refused(5)
+    assert refused(50) - before < 100 << 20
 
 
 @pytest.mark.parametrize("name", PIPES)

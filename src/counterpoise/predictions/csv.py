@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from counterpoise.predictions.columns import TEXT_NAMES, Layout, normal_name
-from counterpoise.predictions.compression import opened
+from counterpoise.predictions.compression import opened, read_bytes
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import PredictionFileError
@@ -64,7 +64,7 @@ def open_csv(source: Source) -> RawTable:
 
 def _dialect(source: Source) -> _Dialect:
     with opened(source) as handle:
-        head = handle.read(_BLOCK_BYTES)
+        head = read_bytes(handle, _BLOCK_BYTES)
     encoding = _ENCODINGS.get(head[:2], "utf-8-sig")
     text = head.decode(encoding, errors="ignore")
     lines = [line for line in text.splitlines()[:100] if line.strip()]

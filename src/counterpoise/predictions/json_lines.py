@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from counterpoise.predictions.compression import opened
+from counterpoise.predictions.compression import opened, read_bytes
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.prediction_file import RawTable, table_of_batches
 from counterpoise.predictions.table import PredictionFileError
@@ -37,7 +37,7 @@ class _WithoutNullLines:
         self._handle, self._line, self.closed = handle, b"", False
 
     def read(self, size: int) -> bytes:
-        data: bytes = self._handle.read(size)
+        data = read_bytes(self._handle, size)
         seen = self._line + data
         # The search for a word is a hundred times faster than the pattern, and most files have none.
         if b"null" in seen and _NULL_LINE.search(seen):
