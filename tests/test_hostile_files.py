@@ -153,10 +153,11 @@ def test_an_index_has_no_more_samples_than_its_shard_has_room_for():
         replace(index, samples=1000)
 
 
-def test_a_network_that_nobody_can_build_is_refused(tmp_path):
+@pytest.mark.parametrize("channels", [10**18, 10**20])
+def test_a_network_that_nobody_can_build_is_refused(tmp_path, channels):
     from safetensors.numpy import save_file
 
-    config = ModelConfig(("a", "b"), (3, 8, 8), backbone=Backbone("cnn", width=10**9))
+    config = ModelConfig(("a", "b"), (channels, 8, 8), backbone=Backbone("cnn", width=8))
     (tmp_path / "config.json").write_text(config.to_json())
     save_file({"w": np.zeros(2)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"config\.json is of a network that cannot be built"):

@@ -172,7 +172,7 @@ def from_pretrained(
         try:
             with torch.device("meta"):  # so that a file is refused before its sizes are taken for granted
                 require_fit(config.build(), metadata, tensors, path=weights)
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:  # the latter where a size is beyond 64 bits
             raise ValueError(f"{folder / CONFIG} is of a network that cannot be built: {error}") from None
     filled = config.build() if model is None else model
     fill(filled, metadata, tensors, path=weights)

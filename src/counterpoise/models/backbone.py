@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 STANDARD_WIDTH = 64
+MOST_WIDTH = 1 << 16
 RANDOM: Final = "random"
 PRETRAINED: Final = "pretrained"
 
@@ -37,8 +38,8 @@ class Backbone:
     weights: str = RANDOM
 
     def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError(f"width must be at least 1, got {self.width}")
+        if not 1 <= self.width <= MOST_WIDTH:
+            raise ValueError(f"width must be at least 1 and at most {MOST_WIDTH}, got {self.width}")
         if "/" in self.name and self.width != STANDARD_WIDTH:
             raise ValueError(
                 f"{self.name} has a width of its own: set width to {STANDARD_WIDTH} (of a recipe, --primary.width or "
