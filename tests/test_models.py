@@ -170,6 +170,8 @@ def test_names_that_are_no_models_are_refused_before_any_library_sees_them(name)
 def test_wrong_numbers_are_refused():
     with pytest.raises(ValueError, match="width must be at least 1 and at most 65536, got 0"):
         Backbone(width=0)
+    with pytest.raises(ValueError, match="at most 65536, got 1000000000"):
+        Backbone(width=10**9)
     with pytest.raises(ValueError, match="timm/resnet18 has a width of its own"):
         Backbone("timm/resnet18", width=16)
     with pytest.raises(ValueError, match="classes must be at least 1, got 0"):

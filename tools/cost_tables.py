@@ -3,12 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from counterpoise.metrics.estimates import KEY_INFO, Key
-from counterpoise.report.numbers import metric_title
+from counterpoise.metrics.estimates import Key
 from counterpoise_study.collected import StudyResults
 from counterpoise_study.cost import relative_cost
 from counterpoise_study.summary import adjusted_level, paired_difference
-from tools.finetuning_tables import choices_section, column_of, progress_text, value_text
+from tools.finetuning_tables import HEADLINE, choices_section, column_of, head, progress_text, value_text
 from tools.markdown import markdown_table
 from tools.study_claims import difference_text
 
@@ -16,7 +15,6 @@ PAGE = "docs/cost.md"
 SHOWN = ((Key.ACCURACY, False), (Key.ECE, False), (Key.NLL, False), (Key.NLL, True))
 """Metrics, as trained or after temperature scaling."""
 
-HEADLINE = ((Key.ACCURACY, False), *((key, scaled) for key in (Key.ECE, Key.NLL) for scaled in (False, True)))
 REFERENCES = ("ce", "pskd")
 """What the others are held against: plain training, and the rival that costs no more."""
 
@@ -33,7 +31,7 @@ def results_section(study: StudyResults) -> str:
         ]
         for row in group.rows
     ]
-    return markdown_table(("", "FLOPs of training", *map(_head, SHOWN), "seeds"), rows)
+    return markdown_table(("", "FLOPs of training", *map(head, SHOWN), "seeds"), rows)
 
 
 def headline_section(study: StudyResults) -> str:
@@ -48,7 +46,7 @@ def headline_section(study: StudyResults) -> str:
         for row in group.rows
         if len(row.records) == len(row.line.seeds)
     ]
-    return markdown_table(("", "FLOPs of training", *map(_head, HEADLINE)), rows)
+    return markdown_table(("", "FLOPs of training", *map(head, HEADLINE)), rows)
 
 
 def differences_section(study: StudyResults) -> str:
@@ -73,13 +71,8 @@ def differences_section(study: StudyResults) -> str:
                 cells.append(difference_text(key, found) if shared else "")
             rows.append([row.label, *cells])
         title = f"**Against {reference.label}**, intervals at {100 * level:.2f}%"
-        tables += [title, markdown_table(("", *map(_head, SHOWN)), rows) if rows else "Nothing is finished yet."]
+        tables += [title, markdown_table(("", *map(head, SHOWN)), rows) if rows else "Nothing is finished yet."]
     return "\n\n".join(tables)
-
-
-def _head(shown: tuple[Key, bool]) -> str:
-    key, scaled = shown
-    return f"{metric_title(KEY_INFO[key])}{', scaled' if scaled else ''}"
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[StudyResults], str]]] = {

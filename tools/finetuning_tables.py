@@ -150,7 +150,13 @@ def _count(row: Row) -> str:
 
 
 def _heads(*last: str, shown: Sequence[tuple[Key, bool]] = SHOWN) -> list[str]:
-    return ["", *(f"{metric_title(KEY_INFO[key])}{', scaled' if scaled else ''}" for key, scaled in shown), *last]
+    return ["", *map(head, shown), *last]
+
+
+def head(shown: tuple[Key, bool]) -> str:
+    """Of the column of a metric."""
+    key, scaled = shown
+    return f"{metric_title(KEY_INFO[key])}{', scaled' if scaled else ''}"
 
 
 def column_of(group: Group, key: Key, images: Images) -> Column:
