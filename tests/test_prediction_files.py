@@ -263,6 +263,17 @@ def test_a_row_group_as_large_as_the_file_is_read_in_batches(tmp_path):
     assert max(taken) < (tmp_path / "p.parquet").stat().st_size / 3
 
 
+def test_short_row_groups_are_read_together(tmp_path):
+    """Measuring a batch has a cost of its own, and text that is read as a dictionary ends a batch with its row group."""
+    towns = [f"town {row // 7}" for row in range(1000)]
+    columns = {"logit_1": np.arange(1000.0), "id": [f"{row}.png" for row in range(1000)], "domain": towns}
+    pq.write_table(pa.table(columns), tmp_path / "p.parquet", row_group_size=10)
+    (table,) = open_predictions(tmp_path / "p.parquet").batches()
+    assert table.values[:, 1].tolist() == columns["logit_1"].tolist()
+    assert list(table.ids) == columns["id"]
+    assert [table.domain.names[code] for code in table.domain.codes] == towns
+
+
 def test_what_is_written_can_be_read_and_more_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "_ROW_GROUP_ROWS", 1)
     rows = 500

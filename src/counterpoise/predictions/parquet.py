@@ -173,8 +173,9 @@ def open_parquet(source: Source) -> RawTable:
         dictionaries = tuple(name for name in names if (name,) in texts)
         with source.reopened() as handle:
             file = _parquet_file(handle, source, buffer=buffer, dictionaries=dictionaries)
-            found = file.iter_batches(rows_at_a_time(row_bytes), row_groups=groups, columns=names, use_threads=False)
-            yield from (batch for batch in found if batch.num_rows)
+            rows = rows_at_a_time(row_bytes)
+            found = file.iter_batches(rows, row_groups=groups, columns=names, use_threads=False)
+            yield from _filled(found, rows)
 
     layout, header = stated or (None, None)
     return RawTable(
@@ -187,6 +188,19 @@ def open_parquet(source: Source) -> RawTable:
         layout=layout,
         header=header,
     )
+
+
+def _filled(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches of up to so many rows. Read as dictionaries, text ends a batch with its row group, however short."""
+    held, count = list[pa.RecordBatch](), 0
+    for batch in batches:
+        if held and count + len(batch) > rows:
+            yield from _table(held).combine_chunks().to_batches()
+            held, count = [], 0
+        held.append(batch)
+        count += len(batch)
+    if count:
+        yield from _table(held).combine_chunks().to_batches()
 
 
 def _stated(schema: pa.Schema) -> tuple[Layout, Header] | None:
