@@ -1,5 +1,6 @@
 """Runs with transforms, mixup, CutMix and balanced classes: the losses of a plain loop, the same after a kill."""
 
+import multiprocessing
 from dataclasses import replace
 
 import pytest
@@ -105,6 +106,16 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, method, options):
     interrupt(recipe, tmp_path / "broken", after=7)
     resume(tmp_path / "broken", data=small_data(recipe))
     assert ending(tmp_path / "broken") == ending(tmp_path / "whole")
+
+
+def test_workers_end_with_their_run(tmp_path):
+    """Those that are left to the garbage collector are waited for, five seconds each."""
+    recipe = small_recipe("ce", data=DataOptions(validation=20, padding=1, augment=BOTH, workers=2))
+    before = set(multiprocessing.active_children())
+    train(recipe, tmp_path / "whole", data=small_data(recipe))
+    assert set(multiprocessing.active_children()) <= before
+    interrupt(recipe, tmp_path / "broken", after=7)
+    assert set(multiprocessing.active_children()) <= before
 
 
 # Recipes

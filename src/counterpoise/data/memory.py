@@ -147,6 +147,10 @@ class MemoryLoader:
             )
         self._position.load(epoch=state_dict["epoch"], consumed=state_dict["consumed"])
 
+    def close(self) -> None:
+        """End the processes that transform images; another iteration starts new ones."""
+        self._transformed = None
+
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank."""
         rows = len(self.images) if self._kept is None else int(self._kept.sum())

@@ -149,6 +149,9 @@ class StreamLoader:
                 )
         self._position.load(epoch=state_dict["epoch"], consumed=state_dict["consumed"])
 
+    def close(self) -> None:
+        """Nothing is left to be ended: the processes of an iteration end with it."""
+
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank."""
         return self._reader_ranges(self._split.taking_part, consumed=0)[0]

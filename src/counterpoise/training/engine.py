@@ -90,6 +90,8 @@ def fit(
             first = str(error).splitlines()[1].strip()
             raise ValueError(f"{path} is of other networks than the recipe's: {first}") from None
         finally:
+            # Torch waits five seconds for each worker that is left to the garbage collector.
+            datamodule.close()
             finish_loggers(engine.loggers)
     if world_size() > 1:
         leave_group_at_exit()

@@ -6,6 +6,7 @@ Learning rates are a function of progress alone, so that there is no scheduler w
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 
 import lightning as L  # noqa: N812
@@ -217,15 +218,21 @@ class RunDataModule(L.LightningDataModule):
         self.data = data
         self.evaluation_batch = evaluation_batch
         self.seed = seed
+        self._open = ExitStack()
 
     def setup(self, stage: str) -> None:
         """Make the loader before checkpoints are loaded into it and into what watches it."""
         assert self.trainer is not None
         place = place_in(self.trainer)
         self.training = self.data.training(self.seed, place.rank, place.world)
+        self._open.callback(self.training.close)
         if not len(self.training):
             raise ValueError("an epoch has no step: the training images do not fill a batch")
         self.training.to(self.trainer.strategy.root_device)
+
+    def close(self) -> None:
+        """End the processes that prepare batches."""
+        self._open.close()
 
     def train_dataloader(self) -> Loader:
         """Shuffled and augmented batches."""
