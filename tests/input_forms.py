@@ -125,6 +125,10 @@ def _wide_tables(forms: Forms) -> None:
     for number, pattern in enumerate(patterns):
         labels = forms.texts if "{name}" in pattern else forms.labels
         forms.table(f"wide_{number}.csv", _wide(forms, pattern) | {"label": labels}, may_ask=pattern in ask)
+    for number, pattern in enumerate(("p({name})", "P(y={name})", "{name}_prob", "score_of_{name}")):
+        forms.table(f"named_{number}.csv", _wide(forms, pattern) | {"label": forms.texts}, may_ask=True)
+        forms.forms.pop()
+        forms.add(f"named_{number}.csv", f"named_{number}.csv", "--probabilities", ",".join(_wide(forms, pattern)))
     forms.table("wide_logit.csv", _wide(forms, "logit_{index}", forms.logits) | {"label": forms.labels})
     forms.table("wide.parquet", _wide(forms, "prob_{index}") | {"label": forms.labels})
     turned = dict(reversed(_wide(forms, "prob_{index}").items()))
@@ -168,6 +172,12 @@ def _text_files(forms: Forms) -> None:
     forms.add("packed.csv.zst")
     forms.table("marked.csv", base, write={"encoding": "utf-8-sig"})
     forms.table("utf16.csv", base, write={"encoding": "utf-16"})
+    signs = {name: [f"{100 * each:.6f}%" for each in column] for name, column in _wide(forms, "prob_{name}").items()}
+    forms.table("percent_signs.csv", signs | {"label": forms.texts})
+    commas = {
+        name: [each.replace(".", ",").replace("%", "\u202f%") for each in column] for name, column in signs.items()
+    }
+    forms.table("percent_signs_and_commas.csv", commas | {"label": forms.texts}, write={"sep": ";"})
     forms.table("lines.jsonl", base)
     forms.table("lines.jsonl.gz", base)
 

@@ -1,9 +1,11 @@
 """What the columns of a table are called, and what was chosen where their names do not tell."""
 
+import csv
 import fnmatch
+import itertools
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from counterpoise._files import FilePath
@@ -78,7 +80,10 @@ class Columns:
 
     def names(self) -> tuple[str, ...] | None:
         """The class names as a tuple."""
-        return None if self.class_names is None else tuple(name.strip() for name in self.class_names.split(","))
+        if self.class_names is None:
+            return None
+        # As in a CSV file, so that a name with a comma can be given in quotes.
+        return tuple(name.strip() for name in next(csv.reader([self.class_names], skipinitialspace=True)))
 
 
 Choice = Mapping[str, str | bool]
@@ -207,6 +212,26 @@ class Reading:
     like: Layout | None = None
     only: str | None = None
     by: tuple[str, ...] = ()
+
+
+def classes_within(columns: tuple[str, ...], labels: Collection[str]) -> tuple[str, ...]:
+    """The part of each column's name that is a class by these labels, between what all names begin and end with.
+
+    >>> classes_within(("P(y=cat)", "P(y=dog)"), {"dog"})
+    ('cat', 'dog')
+    """
+    starts, ends = (_boundaries(names) for names in (columns, [name[::-1] for name in columns]))
+    for start, end in itertools.product(starts, ends):
+        names = tuple(name[start : len(name) - end] for name in columns)
+        if all(names) and set(labels) <= set(names):
+            return names
+    return columns
+
+
+def _boundaries(names: Sequence[str]) -> list[int]:
+    """Lengths of the beginnings that all names share and that end in no letter or digit, 0 first."""
+    shared = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return [0, *(place for place, letters in enumerate(shared, 1) if not letters[0].isalnum())]
 
 
 def label_columns(names: Sequence[str], values: tuple[str, ...]) -> tuple[str, ...]:

@@ -25,23 +25,34 @@ _SURELY_64_BITS = 18
 _DESCRIPTIVE = {"severity": pa.int64(), "in_distribution": pa.bool_()}
 _SEPARATORS = ",;\t|"
 _ENCODINGS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_IN_UTF8 = "save it as UTF-8, which spreadsheets call CSV UTF-8"
 
 
 @dataclass(frozen=True)
 class _Dialect:
-    """How the cells of a file are written."""
+    """How the cells of a file are written.
+
+    Attributes:
+        names: of the columns.
+        first: cells of the first row.
+        separator: between cells.
+        decimal_point: of numbers.
+        encoding: of the text.
+        percentages: columns whose cells end in %.
+    """
 
     names: tuple[str, ...]
     first: tuple[str, ...]
     separator: str
     decimal_point: str
     encoding: str
+    percentages: frozenset[str]
 
 
 def open_csv(source: Source) -> RawTable:
     """Read the header line and some rows; the rows are read later, block by block.
 
-    Separator, decimal point and encoding are found from the first lines.
+    Separator, decimal point, encoding and percent signs are found from the first lines.
     """
     with refusing(source.path, what=_WHAT):
         dialect = _dialect(source)
@@ -50,12 +61,15 @@ def open_csv(source: Source) -> RawTable:
     def batches(wanted: Sequence[str], layout: Layout | None) -> Iterator[pa.RecordBatch]:
         names = [name for name in dialect.names if name in wanted]
         types = dict.fromkeys(names, pa.string()) | _DESCRIPTIVE
-        types |= dict.fromkeys(() if layout is None else layout.values, pa.float64())
+        values = () if layout is None else layout.values
+        types |= {name: pa.string() if name in dialect.percentages else pa.float64() for name in values}
         ids = None if layout is None else layout.id
         numbered = ids in names and _is_integer(dialect.first[dialect.names.index(ids)])
         row = 0
         with opened(source) as handle:
             for batch in _batches(handle, dialect, types, names):
+                for name in dialect.percentages.intersection(values):
+                    batch = _with_fractions(batch, name, row, decimal_point=dialect.decimal_point)
                 yield _with_numbers(batch, ids, row) if numbered and ids is not None else batch
                 row += batch.num_rows
 
@@ -66,17 +80,26 @@ def _dialect(source: Source) -> _Dialect:
     with opened(source) as handle:
         head = read_bytes(handle, _BLOCK_BYTES)
     encoding = _ENCODINGS.get(head[:2], "utf-8-sig")
-    text = head.decode(encoding, errors="ignore")
+    text = head.decode(encoding, errors="replace")
     lines = [line for line in text.splitlines()[:100] if line.strip()]
     if not lines:
         raise PredictionFileError("it is empty; write it again")
+    if (place := lines[0].find("\N{REPLACEMENT CHARACTER}")) >= 0:
+        raise PredictionFileError(f"its header line is not UTF-8 after {lines[0][:place][-20:]!r}; {_IN_UTF8}")
     found = [_split(lines, separator) for separator in _SEPARATORS]
     # The one that makes most of the header line; a space only where no other makes anything.
     separator, names, first = max(found, key=lambda each: (len(each[1]), len(each[1]) == len(each[2])))
     if len(names) == 1:
         separator, names, first = _split(lines, " ")
-    comma = separator != "," and any(re.fullmatch(r"-?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?", cell) for cell in first)
-    return _Dialect(names, first, separator, "," if comma else ".", "utf8" if encoding == "utf-8-sig" else encoding)
+    comma = separator != "," and any(re.fullmatch(r"-?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?\s*%?", cell) for cell in first)
+    return _Dialect(
+        names,
+        first,
+        separator,
+        "," if comma else ".",
+        "utf8" if encoding == "utf-8-sig" else encoding,
+        frozenset(name for name, cell in zip(names, first, strict=False) if cell.rstrip().endswith("%")),
+    )
 
 
 def _split(lines: list[str], separator: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
@@ -98,8 +121,22 @@ def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         is_text = pa.types.is_string(column.type) and normal_name(name) not in TEXT_NAMES
-        columns.append(_as_numbers(column) if is_text and _is_number(column[0].as_py()) else column)
+        if is_text and name in dialect.percentages:
+            column = _fractions(column, decimal_point=dialect.decimal_point)[0]
+        elif is_text and _is_number(column[0].as_py()):
+            column = _as_numbers(column)
+        columns.append(column)
     return pa.record_batch(columns, names=batch.schema.names)
+
+
+def _fractions(column: pa.Array, *, decimal_point: str) -> tuple[pa.Array, pa.Array]:
+    """Of cells such as 22.75 %, the hundredth, or nothing where a cell is no percentage; and which cells are."""
+    texts = pc.utf8_trim_whitespace(column)
+    percentage = rf"^[+-]?[0-9]*{re.escape(decimal_point)}?[0-9]+([eE][+-]?[0-9]+)?\pZ*%$"
+    found = pc.fill_null(pc.match_substring_regex(texts, percentage), False)
+    numbers = pc.utf8_trim_whitespace(pc.utf8_rtrim(texts, "%"))
+    numbers = pc.replace_substring(numbers, decimal_point, ".")
+    return pc.divide(pc.if_else(found, numbers, None).cast(pa.float64()), 100), found
 
 
 def _as_numbers(column: pa.Array) -> pa.Array:
@@ -151,7 +188,21 @@ def _placed(message: str, names: Sequence[str]) -> str:
     line = message.splitlines()[0][:_LONGEST_MESSAGE]
     named = re.sub(r"CSV column #(\d+)", lambda found: f"column {names[int(found[1])]!r}", line)
     placed = re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) - 2}", named)
-    return f"{placed}; mend it"
+    return f"{placed}; {_IN_UTF8 if 'UTF8' in placed else 'mend it'}"
+
+
+def _with_fractions(batch: pa.RecordBatch, name: str, first_row: int, *, decimal_point: str) -> pa.RecordBatch:
+    """The same with percentages as fractions of 1; a cell that is none, or not empty, is refused."""
+    place = batch.schema.get_field_index(name)
+    texts = batch.column(place)
+    fractions, found = _fractions(texts, decimal_point=decimal_point)
+    wrong = pc.index(pc.and_(pc.is_valid(texts), pc.invert(found)), True).as_py()
+    if wrong >= 0:
+        raise PredictionFileError(
+            f"row {first_row + wrong}, column {name!r} is {texts[wrong].as_py()!r:.60}; write a percentage with its "
+            "sign, as in the first row"
+        )
+    return batch.set_column(place, name, fractions)
 
 
 def _with_numbers(batch: pa.RecordBatch, name: str, first_row: int) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from counterpoise.predictions.columns import Layout, Reading, is_index
+from counterpoise.predictions.columns import Layout, Reading, is_index, some
 from counterpoise.predictions.table import (
     CATEGORIES,
     MISSING_LABEL,
@@ -239,9 +239,8 @@ def _text_labels(
     if len(wrong):
         given = [each for text, each in zip(texts, numbers, strict=True) if text]
         from_one = min(given) == 1 and max(given) == classes and names is None
-        raise _wrong_label(
-            first_row + int(wrong[0]) // width, name, repr(texts[codes[wrong[0]]]), classes, from_one=from_one
-        )
+        label = repr(texts[codes[wrong[0]]])
+        raise _wrong_label(first_row + int(wrong[0]) // width, name, label, classes, from_one=from_one, names=names)
     labels = np.array([*numbers, MISSING_LABEL], np.int64)[codes]
     _refuse_signs(labels, np.array([*map(bool, texts), False])[codes], name, classes, first_row)
     return labels
@@ -256,10 +255,14 @@ def _refuse_signs(labels: Array, given: NDArray[np.bool_], name: str, classes: i
         )
 
 
-def _wrong_label(row: int, name: str, label: object, classes: int, *, from_one: bool) -> PredictionFileError:
-    cure = (
-        "labels seem to count from 1: subtract 1" if from_one else "leave the label of a sample without a class empty"
-    )
+def _wrong_label(
+    row: int, name: str, label: object, classes: int, *, from_one: bool, names: tuple[str, ...] | None = None
+) -> PredictionFileError:
+    cure = "leave the label of a sample without a class empty"
+    if from_one:
+        cure = "labels seem to count from 1: subtract 1"
+    elif names is not None:
+        cure += f", or name the classes, which are taken to be {some(names)}, in order with --class-names"
     return PredictionFileError(
         f"row {row}, column {name!r} is {label}, neither an index in [0, {classes}) nor the name of a class; {cure}"
     )

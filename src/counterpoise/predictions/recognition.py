@@ -32,6 +32,7 @@ from counterpoise.predictions.columns import (
     Layout,
     Reading,
     class_suffixes,
+    classes_within,
     in_order,
     is_found,
     label_columns,
@@ -99,9 +100,8 @@ def find_layout(
         layout = replace(layout, label=() if label is None else (label,))
     if len(layout.label) == 1 and layout.kind in VALUES:
         layout = _with_labels(sample, layout, chosen)
-    if not chosen.percent:
-        _require_no_percentages(sample, layout)
-        layout = replace(layout, decimals=_decimals(sample, layout))
+    _require_unit(sample, layout, percent=chosen.percent)
+    layout = replace(layout, decimals=None if chosen.percent else _decimals(sample, layout))
     if layout.class_names is not None and len(layout.class_names) != layout.classes:
         raise PredictionFileError(
             f"there are {len(layout.class_names)} class names for {layout.classes} classes: {some(layout.class_names)}"
@@ -172,11 +172,15 @@ def _laid_out(
     return Layout(kind, columns, len(columns), class_names=class_names, is_binary=len(columns) == 1)
 
 
-def _require_no_percentages(sample: pa.RecordBatch, layout: Layout) -> None:
-    if layout.kind == "probabilities" and not layout.is_binary and _sums_to(sample, layout.values, 100):
-        raise AmbiguousInputError(
-            f"each of the first rows of {span(layout.values)} sums to 100, not 1", [({"percent": True}, "")]
-        )
+def _require_unit(sample: pa.RecordBatch, layout: Layout, *, percent: bool) -> None:
+    """Refuse probabilities that are percentages and are not said to be, or the other way round."""
+    other = 1 if percent else 100
+    if layout.kind != "probabilities" or layout.is_binary or not _sums_to(sample, layout.values, other):
+        return
+    found = f"each of the first rows of {span(layout.values)} sums to {other}"
+    if percent:
+        raise PredictionFileError(f"{found}: leave out --percent")
+    raise AmbiguousInputError(f"{found}, not 1", [({"percent": True}, "")])
 
 
 def _decimals(sample: pa.RecordBatch, layout: Layout) -> int | None:
@@ -229,6 +233,8 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
             )
         return replace(layout, one_hot=True)
     texts = _texts(column)
+    if layout.class_names == layout.values:
+        return replace(layout, class_names=classes_within(layout.values, texts))
     if layout.class_names is not None or not texts or all(reads_as_index(text) for text in texts):
         return layout
     categories = _categories(sample, name)
