@@ -138,7 +138,20 @@ def _wide_tables(forms: Forms) -> None:
 
 
 def _labels(forms: Forms) -> None:
-    known = ("y_true", "target", "targets", "labels", "y", "true_label", "ground_truth", "Label", "gt", "y_test")
+    known = (
+        "y_true",
+        "target",
+        "targets",
+        "labels",
+        "y",
+        "true_label",
+        "ground_truth",
+        "Label",
+        "gt",
+        "y_test",
+        "gold",
+        "actual",
+    )
     for name in known:
         forms.table(f"label_{name}.csv", _wide(forms, "prob_{index}") | {name: forms.labels})
     forms.table("label_odd.csv", _wide(forms, "prob_{index}") | {"what": forms.labels}, expect={})
@@ -178,6 +191,11 @@ def _text_files(forms: Forms) -> None:
         name: [each.replace(".", ",").replace("%", "\u202f%") for each in column] for name, column in signs.items()
     }
     forms.table("percent_signs_and_commas.csv", commas | {"label": forms.texts}, write={"sep": ";"})
+    forms.table("lists.csv", {"probs": list(map(list, forms.probabilities.tolist())), "label": forms.labels})
+    arrays = [str(row.round(6)).replace(" ", "\n ", 1) for row in forms.probabilities]
+    forms.table("arrays.csv", {"probs": arrays, "label": forms.labels}, tolerance=1e-5)
+    objects = [dict(zip(NAMES, row, strict=True)) for row in forms.probabilities.tolist()]
+    forms.table("objects.jsonl", {"probs": objects, "gold": forms.texts})
     forms.table("lines.jsonl", base)
     forms.table("lines.jsonl.gz", base)
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.lib import format as npy
 
-from counterpoise.predictions import Columns, PredictionFileError, Predictions, csv, open_predictions, read_predictions
+from counterpoise.predictions import PredictionFileError, Predictions, csv, open_predictions, read_predictions
 from prediction_tables import difference
 
 VALUES = [[0.5, 1.0], [2.0, -1.0], [0.25, 0.0]]
@@ -161,7 +161,7 @@ def csv_file(folder: Path, text: str | bytes) -> Path:
 HEAD = "id,label,logit_cat,logit_dog\n"
 NOT_CSV = {
     "no rows": (HEAD, "a header line and no rows"),
-    "lists": ("logits\n[1]\n", "'logits' holds text, such as .* give each class a column"),
+    "lists": ("label,logits\n0,1 2\n", "'logits' holds text, such as .* give each class a column"),
     "column twice": ("logit_a,logit_a\n1,2\n", "'logit_a' appears more than once"),
     "no separator": ("id-logit\n1-2\n", "its columns are 'id-logit'"),
     "cell missing": (HEAD + "1,cat,1,2\n\n2,cat,,2\n", "row 1, column 'logit_cat' is missing"),
@@ -222,30 +222,6 @@ class TestCsv:
     def test_an_empty_line_below_the_header_hides_no_column(self, tmp_path):
         table = read_predictions(csv_file(tmp_path, "\n" + HEAD + "\n\n5,dog,1,2\n"))
         assert (table.ids.tolist(), table.labels.tolist()) == ([5], [1])
-
-    def test_percent_signs(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(csv, "_BLOCK_BYTES", 64)
-        rows = "".join(f"{row}%,{100 - row} %,a\n" for row in range(50))
-        head = "prob_a,prob_b,label\n"
-        table = read_predictions(csv_file(tmp_path, head + rows))
-        np.testing.assert_allclose(table.values, [[row / 100, 1 - row / 100] for row in range(50)])
-        path = csv_file(tmp_path, head + rows + "1%,,a\n")
-        assert "row 50, column 'prob_b' is missing" in refusal(path)
-        path = csv_file(tmp_path, head + rows + "99,1%,a\n")
-        assert "row 50, column 'prob_a' is '99'; write a percentage with its sign" in refusal(path)
-        path = csv_file(tmp_path, head + rows)
-        with pytest.raises(PredictionFileError, match=r"sums to 1: leave out --percent"):
-            read_predictions(path, Columns(percent=True))
-
-    def test_classes_in_the_names_of_columns(self, tmp_path):
-        path = csv_file(tmp_path, 'P(new_york),P(new_jersey),"P(a, b)",label\n0.2,0.2,0.6,new_york\n')
-        table = read_predictions(path, Columns(probabilities="P(*"))
-        assert table.header.class_names == ("new_york", "new_jersey", "a, b")
-        named = Columns(probabilities="P(*", class_names='new_york,new_jersey,"a, b"')
-        assert read_predictions(path, named).header.class_names == table.header.class_names
-        unknown = csv_file(tmp_path, "P(a),P(b),label\n0.5,0.5,c\n")
-        with pytest.raises(PredictionFileError, match=r"taken to be 'P\(a\)', 'P\(b\)', in order with --class-names"):
-            read_predictions(unknown, Columns(probabilities="P(*"))
 
     @pytest.mark.parametrize("name", NOT_CSV)
     def test_refuses(self, name, tmp_path):

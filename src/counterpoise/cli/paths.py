@@ -10,13 +10,13 @@ from counterpoise._files import FilePath
 
 def require_prediction_files(paths: Iterable[FilePath]) -> None:
     """Refuse files that are not there, or are of another format; of a store only the format is known yet."""
-    from counterpoise.predictions.formats import FORMATS, is_prediction_file
+    from counterpoise.predictions.formats import is_prediction_file, unknown_format
 
     for path in paths:
         if isinstance(path, Path) and not path.exists():
             raise FileNotFoundError(f"{path}: there is no such file; a folder or a glob in quotes stands for its files")
         if not is_prediction_file(path):
-            raise ValueError(f"{path}: predictions are read from {', '.join(FORMATS)}, told by the suffix")
+            raise ValueError(unknown_format(path))
 
 
 def require_file_path(path: FilePath, *, option: str) -> None:

@@ -2,10 +2,11 @@
 
 import csv
 import fnmatch
+import io
 import itertools
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from counterpoise._files import FilePath
@@ -13,7 +14,7 @@ from counterpoise.predictions.table import CATEGORIES, Kind, PredictionFileError
 
 LABELS = (
     "label", "labels", "target", "targets", "y_true", "y", "y_test", "true_label", "true_labels", "true_class",
-    "ground_truth", "gt", "truth",
+    "ground_truth", "gt", "truth", "gold", "gold_label", "actual",
 )  # fmt: skip
 PREDICTED = ("prediction", "predictions", "pred", "preds", "y_pred", "predicted", "predicted_label", "predicted_class")
 CONFIDENCES = ("confidence", "confidences", "conf", "max_probability", "max_prob", "max_softmax", "msp")
@@ -80,10 +81,7 @@ class Columns:
 
     def names(self) -> tuple[str, ...] | None:
         """The class names as a tuple."""
-        if self.class_names is None:
-            return None
-        # As in a CSV file, so that a name with a comma can be given in quotes.
-        return tuple(name.strip() for name in next(csv.reader([self.class_names], skipinitialspace=True)))
+        return None if self.class_names is None else tuple(listed(self.class_names))
 
 
 Choice = Mapping[str, str | bool]
@@ -267,7 +265,7 @@ def in_order(columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]
 def class_suffixes(columns: tuple[str, ...]) -> tuple[str, ...]:
     """What follows the prefix that all columns share, which is a known one or ends at a number or an underscore."""
     for known in (*PROBABILITIES, *LOGITS, "p"):
-        for end in ("_", " ", "-", ""):
+        for end in ("_", " ", "-", ".", ""):
             prefix = f"{known}{end}"
             if all(_starts(name, prefix) for name in columns):
                 rest = tuple(name[len(prefix) :] for name in columns)
@@ -300,14 +298,14 @@ def one_of(names: Sequence[str], known: Sequence[str], chosen: str | None, *, op
 
 
 def _alternatives(names: Sequence[str], chosen: str) -> list[str]:
-    return [chosen] if chosen in names else [each.strip() for each in chosen.split(",")]
+    return [chosen] if chosen in names else listed(chosen)
 
 
 def matching(names: Sequence[str], pattern: str, *, option: str) -> tuple[str, ...]:
     """The columns of a pattern such as `p*`, or of several with commas between them."""
     if pattern in names:
         return (pattern,)
-    found = [name for each in pattern.split(",") for name in names if fnmatch.fnmatchcase(name, each.strip())]
+    found = [name for each in listed(pattern) for name in names if name == each or fnmatch.fnmatchcase(name, each)]
     if not found:
         raise PredictionFileError(f"no column is named {pattern!r} (--{option}); its columns are {some(names)}")
     return tuple(dict.fromkeys(found))
@@ -315,7 +313,9 @@ def matching(names: Sequence[str], pattern: str, *, option: str) -> tuple[str, .
 
 def is_found(names: Sequence[str], pattern: str) -> bool:
     """Whether a pattern stands for any column."""
-    return any(fnmatch.fnmatchcase(name, each.strip()) for name in names for each in (pattern, *pattern.split(",")))
+    return any(
+        name == each or fnmatch.fnmatchcase(name, each) for name in names for each in (pattern, *listed(pattern))
+    )
 
 
 def pattern_of(columns: tuple[str, ...], names: Sequence[str]) -> str:
@@ -324,7 +324,23 @@ def pattern_of(columns: tuple[str, ...], names: Sequence[str]) -> str:
     for pattern in (f"{shared}*", f"{shared}[0-9]*"):
         if len(columns) > 1 and tuple(name for name in names if fnmatch.fnmatchcase(name, pattern)) == columns:
             return pattern
-    return ",".join(columns)
+    return joined(columns)
+
+
+def listed(text: str) -> list[str]:
+    """Names with commas between them; one that has a comma stands in quotes, as in CSV."""
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+
+
+def joined(names: Iterable[str]) -> str:
+    """The text of which `listed` makes the names.
+
+    >>> joined(["cat", "fox, red"])
+    'cat,"fox, red"'
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(names)
+    return text.getvalue()
 
 
 def normal_name(name: str) -> str:

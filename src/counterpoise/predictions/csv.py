@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,20 @@ _IN_UTF8 = "save it as UTF-8, which spreadsheets call CSV UTF-8"
 
 
 @dataclass(frozen=True)
+class _Way:
+    """How the cells of a column are written, in which Arrow sees but text.
+
+    Attributes:
+        what: a cell is, in messages.
+        read: of cells and the decimal point, their values, or nothing where a cell is written otherwise; and which are
+            written so.
+    """
+
+    what: str
+    read: Callable[[pa.Array, str], tuple[pa.Array, pa.Array]]
+
+
+@dataclass(frozen=True)
 class _Dialect:
     """How the cells of a file are written.
 
@@ -38,7 +52,7 @@ class _Dialect:
         separator: between cells.
         decimal_point: of numbers.
         encoding: of the text.
-        percentages: columns whose cells end in %.
+        written: columns of values in which Arrow sees but text.
     """
 
     names: tuple[str, ...]
@@ -46,13 +60,13 @@ class _Dialect:
     separator: str
     decimal_point: str
     encoding: str
-    percentages: frozenset[str]
+    written: Mapping[str, _Way]
 
 
 def open_csv(source: Source) -> RawTable:
     """Read the header line and some rows; the rows are read later, block by block.
 
-    Separator, decimal point, encoding and percent signs are found from the first lines.
+    Separator, decimal point, encoding, percent signs and lists are found from the first lines.
     """
     with refusing(source.path, what=_WHAT):
         dialect = _dialect(source)
@@ -62,14 +76,14 @@ def open_csv(source: Source) -> RawTable:
         names = [name for name in dialect.names if name in wanted]
         types = dict.fromkeys(names, pa.string()) | _DESCRIPTIVE
         values = () if layout is None else layout.values
-        types |= {name: pa.string() if name in dialect.percentages else pa.float64() for name in values}
+        types |= {name: pa.string() if name in dialect.written else pa.float64() for name in values}
         ids = None if layout is None else layout.id
         numbered = ids in names and _is_integer(dialect.first[dialect.names.index(ids)])
         row = 0
         with opened(source) as handle:
             for batch in _batches(handle, dialect, types, names):
-                for name in dialect.percentages.intersection(values):
-                    batch = _with_fractions(batch, name, row, decimal_point=dialect.decimal_point)
+                for name in dialect.written.keys() & set(values):
+                    batch = _with_values(batch, name, row, dialect)
                 yield _with_numbers(batch, ids, row) if numbered and ids is not None else batch
                 row += batch.num_rows
 
@@ -98,7 +112,12 @@ def _dialect(source: Source) -> _Dialect:
         separator,
         "," if comma else ".",
         "utf8" if encoding == "utf-8-sig" else encoding,
-        frozenset(name for name, cell in zip(names, first, strict=False) if cell.rstrip().endswith("%")),
+        {
+            name: way
+            for name, cell in zip(names, first, strict=False)
+            for pattern, way in _WAYS
+            if re.fullmatch(pattern, cell, re.DOTALL)
+        },
     )
 
 
@@ -121,22 +140,41 @@ def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         is_text = pa.types.is_string(column.type) and normal_name(name) not in TEXT_NAMES
-        if is_text and name in dialect.percentages:
-            column = _fractions(column, decimal_point=dialect.decimal_point)[0]
+        if is_text and name in dialect.written:
+            column = _values(column, name, dialect)[0]
         elif is_text and _is_number(column[0].as_py()):
             column = _as_numbers(column)
         columns.append(column)
     return pa.record_batch(columns, names=batch.schema.names)
 
 
-def _fractions(column: pa.Array, *, decimal_point: str) -> tuple[pa.Array, pa.Array]:
-    """Of cells such as 22.75 %, the hundredth, or nothing where a cell is no percentage; and which cells are."""
-    texts = pc.utf8_trim_whitespace(column)
-    percentage = rf"^[+-]?[0-9]*{re.escape(decimal_point)}?[0-9]+([eE][+-]?[0-9]+)?\pZ*%$"
-    found = pc.fill_null(pc.match_substring_regex(texts, percentage), False)
-    numbers = pc.utf8_trim_whitespace(pc.utf8_rtrim(texts, "%"))
-    numbers = pc.replace_substring(numbers, decimal_point, ".")
-    return pc.divide(pc.if_else(found, numbers, None).cast(pa.float64()), 100), found
+def _percentages(texts: pa.Array, decimal_point: str) -> tuple[pa.Array, pa.Array]:
+    """Of cells such as 22.75 % the hundredth, or nothing where a cell is no percentage; and which cells are."""
+    found = _fitting(texts, rf"^{_NUMBER.replace('.', decimal_point)}\pZ*%$")
+    numbers = pc.utf8_trim_whitespace(pc.utf8_rtrim(pc.if_else(found, texts, None), "%"))
+    return pc.divide(pc.replace_substring(numbers, decimal_point, ".").cast(pa.float64()), 100), found
+
+
+def _lists(texts: pa.Array, _: str) -> tuple[pa.Array, pa.Array]:
+    """Of cells such as [0.25, 0.75], or [0.25 0.75] as NumPy writes it, the numbers, or nothing; and which are such."""
+    found = _fitting(texts, rf"^\[\s*{_NUMBER}([,\s]+{_NUMBER})*\s*\]$")
+    inside = pc.utf8_trim(pc.if_else(found, texts, None), "[] \t\r\n")
+    return pc.split_pattern_regex(inside, r"[,\s]+").cast(pa.list_(pa.float64())), found
+
+
+def _fitting(texts: pa.Array, pattern: str) -> pa.Array:
+    return pc.fill_null(pc.match_substring_regex(texts, pattern), False)
+
+
+_NUMBER = r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+|inf|nan)([eE][+-]?[0-9]+)?"
+_WAYS: tuple[tuple[str, _Way], ...] = (
+    (r".*%\s*", _Way("a percentage with its sign", _percentages)),
+    (r"\s*\[.*\]\s*", _Way("a list of all its numbers", _lists)),
+)
+
+
+def _values(column: pa.Array, name: str, dialect: _Dialect) -> tuple[pa.Array, pa.Array]:
+    return dialect.written[name].read(pc.utf8_trim_whitespace(column), dialect.decimal_point)
 
 
 def _as_numbers(column: pa.Array) -> pa.Array:
@@ -191,18 +229,18 @@ def _placed(message: str, names: Sequence[str]) -> str:
     return f"{placed}; {_IN_UTF8 if 'UTF8' in placed else 'mend it'}"
 
 
-def _with_fractions(batch: pa.RecordBatch, name: str, first_row: int, *, decimal_point: str) -> pa.RecordBatch:
-    """The same with percentages as fractions of 1; a cell that is none, or not empty, is refused."""
+def _with_values(batch: pa.RecordBatch, name: str, first_row: int, dialect: _Dialect) -> pa.RecordBatch:
+    """The same with a column of text as values; a cell that is written in another way, and not empty, is refused."""
     place = batch.schema.get_field_index(name)
     texts = batch.column(place)
-    fractions, found = _fractions(texts, decimal_point=decimal_point)
+    values, found = _values(texts, name, dialect)
     wrong = pc.index(pc.and_(pc.is_valid(texts), pc.invert(found)), True).as_py()
     if wrong >= 0:
         raise PredictionFileError(
-            f"row {first_row + wrong}, column {name!r} is {texts[wrong].as_py()!r:.60}; write a percentage with its "
-            "sign, as in the first row"
+            f"row {first_row + wrong}, column {name!r} is {texts[wrong].as_py()!r:.60}; write "
+            f"{dialect.written[name].what}, as in the first row"
         )
-    return batch.set_column(place, name, fractions)
+    return batch.set_column(place, name, values)
 
 
 def _with_numbers(batch: pa.RecordBatch, name: str, first_row: int) -> pa.RecordBatch:

@@ -33,6 +33,13 @@ FORMATS: dict[str, Callable[[Source], RawTable]] = {
     ".feather": open_arrow,
 }
 _Read = Callable[[range | None], Iterator[Predictions]]
+_CURES = {
+    (".pt", ".pth", ".bin"): "write its tensors with safetensors.torch.save_file",
+    (".pkl", ".pickle", ".joblib"): "write its table with pandas.DataFrame.to_parquet, or its arrays with numpy.savez",
+    (".xlsx", ".xls", ".ods"): "save it as CSV UTF-8",
+    (".txt", ".dat"): "rename it to .csv if it has a header line and a sample a line",
+}
+"""What to do with a file of another format, by suffix."""
 _TEXT = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
@@ -40,6 +47,12 @@ def is_prediction_file(path: FilePath) -> bool:
     """Whether the suffix is that of a format."""
     suffix = bare_suffix(path)
     return suffix in FORMATS and (suffix in _TEXT or path.suffix.lower() not in COMPRESSED)
+
+
+def unknown_format(path: FilePath) -> str:
+    """What to say of a file whose suffix is that of no format."""
+    cure = next((f"; {cure}" for suffixes, cure in _CURES.items() if path.suffix.lower() in suffixes), "")
+    return f"{path}: predictions are read from {', '.join(FORMATS)}, told by the suffix{cure}"
 
 
 def open_predictions(path: str | FilePath, columns: Columns | None = None) -> PredictionFile:
@@ -58,7 +71,7 @@ def open_predictions(path: str | FilePath, columns: Columns | None = None) -> Pr
 def source_of(path: FilePath, *, digest: str | None = None, size: int | None = None) -> Source:
     """A file, checked before it is read: that it is of a known format, and the one that digest and size are of."""
     if not is_prediction_file(path):
-        raise PredictionFileError(f"{path}: predictions are read from {', '.join(FORMATS)}, told by the suffix")
+        raise PredictionFileError(unknown_format(path))
     with refusing(path, what="file"):
         return checked(path, digest=digest, size=size)
 

@@ -1,4 +1,4 @@
-"""Predictions from JSON lines: one object a sample, whose names are those of columns."""
+"""Predictions from JSON lines: one object a sample, whose names are those of columns; within objects, as `a.b`."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,23 @@ def _batches(source: Source) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 batch.validate(full=True)  # Arrow's offsets of lists that begin with null lead out of the values
                 if batch.num_rows:
-                    yield batch
+                    yield _flattened(batch)
+
+
+def _flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same with a column for each name within objects."""
+    while any(pa.types.is_struct(field.type) for field in batch.schema):
+        columns: list[tuple[str, pa.Array]] = []
+        for field, column in zip(batch.schema, batch.columns, strict=True):
+            if pa.types.is_struct(field.type):
+                columns += [
+                    (f"{field.name}.{inner.name}", values)
+                    for inner, values in zip(field.type, column.flatten(), strict=True)
+                ]
+            else:
+                columns.append((field.name, column))
+        batch = pa.record_batch([values for _, values in columns], names=[name for name, _ in columns])
+    return batch
 
 
 class _WithoutNullLines:

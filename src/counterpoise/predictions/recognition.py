@@ -7,11 +7,8 @@ choices that would.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from counterpoise.predictions.columns import (
     CONFIDENCES,
@@ -35,6 +32,7 @@ from counterpoise.predictions.columns import (
     classes_within,
     in_order,
     is_found,
+    joined,
     label_columns,
     matching,
     normal_name,
@@ -44,17 +42,20 @@ from counterpoise.predictions.columns import (
     some,
     span,
 )
+from counterpoise.predictions.sample import (
+    categories_of,
+    is_list,
+    is_number,
+    list_width,
+    single_ones,
+    sums_to,
+    texts_in,
+    values_of,
+)
 from counterpoise.predictions.table import Kind, PredictionFileError
 
-_SUM_TOLERANCE = 0.05
-
-
 _MOST_NAMES = 1000
-
-
 _DECIMALS = range(2, 7)
-
-
 _ARITHMETIC = 1e-7
 """How far float32 may be from a decimal number, or a sum of some from 1."""
 
@@ -129,18 +130,19 @@ def _with_values(sample: pa.RecordBatch, reading: Reading, members: Mapping[str,
     predicted = one_of(names, PREDICTED, chosen.prediction, option="prediction")
     if groups:
         (kind, columns) = groups[0]
-        if kind == "probabilities" and len(columns) == 1 and _is_number(sample, columns[0]) and predicted is not None:
-            raise AmbiguousInputError(
-                f"column {columns[0]!r} may be the probability of y = 1 or that of the prediction in {predicted!r}",
-                [({"confidence": columns[0]}, "of the prediction"), ({"probabilities": columns[0]}, "of y = 1")],
+        if kind == "probabilities" and len(columns) == 1 and is_number(sample, columns[0]) and predicted is not None:
+            problem = (
+                f"column {columns[0]!r} may be the probability of y = 1 or that of the prediction in {predicted!r}"
             )
+            choices = [({"confidence": columns[0]}, "of the prediction"), ({"probabilities": columns[0]}, "of y = 1")]
+            raise AmbiguousInputError(problem, choices)
         return _laid_out(sample, kind, columns, members, chosen)
     if confidence is not None:
         return _top_label(sample, confidence, chosen)
     bare = _bare_columns(sample, chosen)
     if bare:
         return _laid_out(sample, "probabilities", bare, members, chosen)
-    if reading.like is not None and len(lists := [name for name in names if _is_list(sample, name)]) == 1:
+    if reading.like is not None and len(lists := [name for name in names if is_list(sample, name)]) == 1:
         return _laid_out(sample, reading.like.kind, (lists[0],), members, chosen)
     raise _unnamed(sample, predicted, chosen)
 
@@ -149,17 +151,17 @@ def _laid_out(
     sample: pa.RecordBatch, kind: Kind, columns: tuple[str, ...], members: Mapping[str, int], chosen: Columns
 ) -> Layout:
     names = sample.schema.names
-    if len(columns) == 1 and not _is_number(sample, columns[0]):
-        if not _is_list(sample, columns[0]):
+    if len(columns) == 1 and not is_number(sample, columns[0]):
+        if not is_list(sample, columns[0]):
             raise PredictionFileError(
                 f"column {columns[0]!r} has type {sample.schema.field(columns[0]).type}; it must hold numbers or lists "
                 "of them"
             )
-        width = _list_width(sample, columns[0])
+        width = list_width(sample, columns[0])
         within = members.get(columns[0])
         return Layout(kind, columns, width, members=within, is_binary=width == 1 and within is None)
     for name in columns:
-        if not _is_number(sample, name):
+        if not is_number(sample, name):
             raise PredictionFileError(f"column {name!r} holds {sample.schema.field(name).type}, not numbers")
     columns, class_names = in_order(columns)
     labels = label_columns(names, columns)
@@ -175,7 +177,7 @@ def _laid_out(
 def _require_unit(sample: pa.RecordBatch, layout: Layout, *, percent: bool) -> None:
     """Refuse probabilities that are percentages and are not said to be, or the other way round."""
     other = 1 if percent else 100
-    if layout.kind != "probabilities" or layout.is_binary or not _sums_to(sample, layout.values, other):
+    if layout.kind != "probabilities" or layout.is_binary or not sums_to(sample, layout.values, other):
         return
     found = f"each of the first rows of {span(layout.values)} sums to {other}"
     if percent:
@@ -187,8 +189,8 @@ def _decimals(sample: pa.RecordBatch, layout: Layout) -> int | None:
     """What probabilities were rounded to. A forest of 100 trees gives hundredths too, but its rows sum to 1."""
     if layout.kind != "probabilities" or layout.is_binary or layout.members is not None:
         return None
-    values = _values_of(sample, layout.values)
-    if values is None or not _sums_to(sample, layout.values, 1) or (abs(values.sum(-1) - 1) < _ARITHMETIC).all():
+    values = values_of(sample, layout.values)
+    if values is None or not sums_to(sample, layout.values, 1) or (abs(values.sum(-1) - 1) < _ARITHMETIC).all():
         return None
     found = (places for places in _DECIMALS if (abs(values - values.round(places)) < _ARITHMETIC).all())
     return next(found, None)
@@ -200,7 +202,7 @@ def _multilabel(layout: Layout) -> Layout:
 
 def _top_label(sample: pa.RecordBatch, confidence: str, chosen: Columns) -> Layout:
     names = sample.schema.names
-    if not _is_number(sample, confidence):
+    if not is_number(sample, confidence):
         raise PredictionFileError(f"column {confidence!r} holds {sample.schema.field(confidence).type}, not numbers")
     correct = one_of(names, CORRECT, chosen.correct, option="correct")
     prediction = one_of(names, PREDICTED, chosen.prediction, option="prediction")
@@ -216,8 +218,8 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
     """Labels as indices, as texts whose order is known, or as rows of K; anything else is asked about."""
     (name,) = layout.label
     column = sample.column(name)
-    if _is_list(sample, name):
-        width = _list_width(sample, name)
+    if is_list(sample, name):
+        width = list_width(sample, name)
         if width == 1:
             return layout
         if width != layout.classes:
@@ -225,27 +227,27 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
         if chosen.multilabel:
             return _multilabel(layout)
         if not chosen.one_hot:
-            single = "each of the first rows has a single 1" if _single_ones(column) else ""
+            single = "each of the first rows has a single 1" if single_ones(column) else ""
             readings: list[tuple[Choice, str]] = [({"one_hot": True}, single), ({"multilabel": True}, "")]
             raise AmbiguousInputError(
                 f"column {name!r} has {width} labels a row: a single 1 for the class, or a yes or no for each class",
                 readings if single else readings[::-1],
             )
         return replace(layout, one_hot=True)
-    texts = _texts(column)
+    texts = texts_in(column)
     if layout.class_names == layout.values:
         return replace(layout, class_names=classes_within(layout.values, texts))
     if layout.class_names is not None or not texts or all(reads_as_index(text) for text in texts):
         return layout
-    categories = _categories(sample, name)
+    categories = categories_of(sample, name)
     if categories is not None and len(categories) == layout.classes:
         return replace(layout, class_names=categories)
     found = sorted(set(texts))[:_MOST_NAMES]
     choices: list[tuple[Choice, str]] = []
     if layout.is_binary and len(found) == 2:
-        choices = [({"class_names": ",".join(order)}, f"y = 1 is {order[1]!r}") for order in (found, found[::-1])]
+        choices = [({"class_names": joined(order)}, f"y = 1 is {order[1]!r}") for order in (found, found[::-1])]
     elif len(found) == layout.classes:
-        choices = [({"class_names": ",".join(found)}, "if the outputs are in alphabetical order; else in theirs")]
+        choices = [({"class_names": joined(found)}, "if the outputs are in alphabetical order; else in theirs")]
     raise AmbiguousInputError(
         f"the labels in {name!r} are text ({some(found)}), and nothing says which of the {layout.classes} outputs is "
         "which class",
@@ -256,17 +258,17 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
 def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...]]]:
     """Columns that their names say hold logits or probabilities: one of lists or numbers, or one for each class."""
     names = {
-        name: normal_name(name) for name in sample.schema.names if _is_number(sample, name) or _is_list(sample, name)
+        name: normal_name(name) for name in sample.schema.names if is_number(sample, name) or is_list(sample, name)
     }
     for kind, known in VALUES.items():
         for name, normal in names.items():
             # A single number of the "prediction" may be P(y = 1), or the probability of what was predicted.
-            if normal in known and not (_is_number(sample, name) and "pred" in normal):
+            if normal in known and not (is_number(sample, name) and "pred" in normal):
                 yield kind, (name,)
         wide: dict[str, list[str]] = {}
         for name, normal in names.items():
             parted = re.fullmatch(rf"({'|'.join(known)})(?:_(.+)|([0-9]+))", normal)
-            if parted is not None and normal not in known and _is_number(sample, name):
+            if parted is not None and normal not in known and is_number(sample, name):
                 wide.setdefault(parted[1], []).append(name)
         if kind == "probabilities":
             wide["p"] = [name for name, normal in names.items() if re.fullmatch(r"p_?[0-9]+", normal)]
@@ -277,15 +279,15 @@ def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...
 
 def _bare_columns(sample: pa.RecordBatch, chosen: Columns) -> tuple[str, ...]:
     """Columns named 0, 1, ... or as the labels are, whose rows sum to 1: probabilities, which every row is held to."""
-    numbers = [name for name in sample.schema.names if _is_number(sample, name)]
+    numbers = [name for name in sample.schema.names if is_number(sample, name)]
     digits = tuple(name for name in numbers if name.isdecimal())
     if len(digits) > 1 and sorted(map(int, digits)) == list(range(len(digits))):
         return digits
     label = one_of(sample.schema.names, LABELS, chosen.label, option="label")
-    texts = set() if label is None else set(_texts(sample.column(label)))
+    texts = set() if label is None else set(texts_in(sample.column(label)))
     floats = tuple(name for name in numbers if pa.types.is_floating(sample.schema.field(name).type))
     found = tuple(name for name in floats if normal_name(name) not in TEXT_NAMES)
-    if len(found) > 1 and texts and texts <= set(found) and _sums_to(sample, found, 1):
+    if len(found) > 1 and texts and texts <= set(found) and sums_to(sample, found, 1):
         return found
     return ()
 
@@ -294,14 +296,14 @@ def _unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> 
     """What to say of a table in which no name tells the predictions; a question, where something could be them."""
     names = sample.schema.names
     for name in names:
-        if normal_name(name) in (*LOGITS, *PROBABILITIES) and (found := _texts(sample.column(name))):
+        if normal_name(name) in (*LOGITS, *PROBABILITIES) and (found := texts_in(sample.column(name))):
             return PredictionFileError(
                 f"column {name!r} holds text, such as {found[0]!r:.60}; give each class a column of its own, or write "
                 "lists as Parquet or JSON lines"
             )
     free = [name for name in names if name and normal_name(name) not in TEXT_NAMES and name != chosen.label]
-    lists = [name for name in free if _is_list(sample, name)]
-    numbers = [name for name in free if _is_number(sample, name)]
+    lists = [name for name in names if is_list(sample, name) and (name in free or normal_name(name) in PREDICTED)]
+    numbers = [name for name in free if is_number(sample, name)]
     label: dict[str, str] = {}
     if chosen.label is None and chosen.labels is None and not any(normal_name(name) in LABELS for name in names):
         others = [
@@ -314,12 +316,12 @@ def _unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> 
     for name in numbers:
         groups.setdefault(re.sub(r"[0-9]+$", "", name), []).append(name)
     wide = [tuple(found) for found in groups.values() if len(found) > 1]
-    if not wide and len(numbers) > 1 and _sums_to(sample, tuple(numbers), 1):
+    if not wide and len(numbers) > 1 and sums_to(sample, tuple(numbers), 1):
         wide = [tuple(numbers)]
     choices: list[tuple[Choice, str]] = []
     for columns in (*((name,) for name in lists), *wide):
         pattern = pattern_of(columns, names)
-        whole = _sums_to(sample, columns, 1)
+        whole = sums_to(sample, columns, 1)
         both = [
             ({"probabilities": pattern} | label, "each of the first rows sums to 1" if whole else ""),
             ({"logits": pattern} | label, ""),
@@ -333,67 +335,7 @@ def _unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> 
     if not choices:
         wanted = "'logits' or 'probabilities', or one column 'logit_NAME' or 'probability_NAME' for each class"
         return PredictionFileError(f"the table has no predictions: it needs {wanted}; its columns are {some(names)}")
-    held = f"{span(tuple(lists) or (wide[0] if wide else tuple(numbers[:2])))}"
+    held = span(tuple(lists) or (wide[0] if wide else tuple(numbers[:2])))
     return AmbiguousInputError(
         f"no name says what the predictions are: {held} could be, and its columns are {some(names)}", choices
     )
-
-
-def _is_number(sample: pa.RecordBatch, name: str) -> bool:
-    kind = sample.schema.field(name).type
-    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
-
-
-def _is_list(sample: pa.RecordBatch, name: str) -> bool:
-    kind = sample.schema.field(name).type
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _list_width(sample: pa.RecordBatch, name: str) -> int:
-    column = sample.column(name)
-    width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else None
-    if width is None:
-        first = column[0] if len(column) else None
-        width = len(first) if first is not None and first.is_valid else 0
-    if not width:
-        raise PredictionFileError(f"row 0, column {name!r} is empty; every row needs a value for each class")
-    return int(width)
-
-
-def _texts(column: Any) -> list[str]:
-    """The distinct texts of a column of text; none of any other column."""
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        return []
-    decoded = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    return [text for text in pc.unique(decoded).to_pylist() if text]
-
-
-def _categories(sample: pa.RecordBatch, name: str) -> tuple[str, ...] | None:
-    """The categories of a pandas column, whose order is meant; that of other dictionaries is how they were met."""
-    column = sample.column(name)
-    if not pa.types.is_dictionary(column.type) or b"pandas" not in (sample.schema.metadata or {}):
-        return None
-    return tuple(map(str, column.dictionary.to_pylist()))
-
-
-def _values_of(sample: pa.RecordBatch, columns: tuple[str, ...]) -> np.ndarray[Any, Any] | None:
-    if len(columns) == 1 and _is_list(sample, columns[0]):
-        rows = sample.column(columns[0]).to_pylist()
-        return np.array(rows, float) if rows and len({len(row or ()) for row in rows}) == 1 else None
-    return np.column_stack([sample.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False) for name in columns])
-
-
-def _sums_to(sample: pa.RecordBatch, columns: tuple[str, ...], total: float) -> bool:
-    try:
-        values = _values_of(sample, columns)
-    except (TypeError, ValueError, pa.ArrowInvalid):
-        return False
-    if values is None or not values.size:
-        return False
-    return bool(((values >= 0).all(-1) & (abs(values.sum(-1) - total) <= _SUM_TOLERANCE * total)).all())
-
-
-def _single_ones(column: Any) -> bool:
-    rows = np.array(column.to_pylist(), float)
-    return bool((((rows == 0) | (rows == 1)).all(-1) & (rows.sum(-1) == 1)).all())

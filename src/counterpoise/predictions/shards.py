@@ -232,7 +232,9 @@ def _entries(path: FilePath) -> list[tuple[str, int, str, int | None]]:
     """Name, rows, SHA-256 and, since version 2, bytes of each file that a manifest names."""
     try:
         document: Any = json.loads(read_text(path))
-        if isinstance(document, dict) and is_changed(document):
+        if not isinstance(document, dict) or "schema" not in document:
+            raise ValueError("predictions in JSON have one object a line, in a file that ends in .jsonl")
+        if is_changed(document):
             raise ValueError(f"{CHANGED}, or write it again (write_manifest)")
         if document["schema"] != MANIFEST_SCHEMA or document["schema_version"] not in (1, MANIFEST_VERSION):
             raise ValueError(f"its schema is {document['schema']!r}, version {document['schema_version']!r}")

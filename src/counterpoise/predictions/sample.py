@@ -1,0 +1,77 @@
+"""What the first rows of a table show: the types of columns, widths of lists, texts, and sums."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from counterpoise.predictions.table import PredictionFileError
+
+_SUM_TOLERANCE = 0.05
+
+
+def is_number(sample: pa.RecordBatch, name: str) -> bool:
+    """Whether a column holds numbers."""
+    kind = sample.schema.field(name).type
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+def is_list(sample: pa.RecordBatch, name: str) -> bool:
+    """Whether a column holds lists, of one length or not."""
+    kind = sample.schema.field(name).type
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def list_width(sample: pa.RecordBatch, name: str) -> int:
+    """The length of the lists of a column, by the first row."""
+    column = sample.column(name)
+    width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else None
+    if width is None:
+        first = column[0] if len(column) else None
+        width = len(first) if first is not None and first.is_valid else 0
+    if not width:
+        raise PredictionFileError(f"row 0, column {name!r} is empty; every row needs a value for each class")
+    return int(width)
+
+
+def texts_in(column: Any) -> list[str]:
+    """The distinct texts of a column of text; none of any other column."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        return []
+    decoded = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    return [text for text in pc.unique(decoded).to_pylist() if text]
+
+
+def categories_of(sample: pa.RecordBatch, name: str) -> tuple[str, ...] | None:
+    """The categories of a pandas column, whose order is meant; that of other dictionaries is how they were met."""
+    column = sample.column(name)
+    if not pa.types.is_dictionary(column.type) or b"pandas" not in (sample.schema.metadata or {}):
+        return None
+    return tuple(map(str, column.dictionary.to_pylist()))
+
+
+def values_of(sample: pa.RecordBatch, columns: tuple[str, ...]) -> np.ndarray[Any, Any] | None:
+    """The numbers `[n, K]` of a column of lists or of K columns; None where lists differ in length."""
+    if len(columns) == 1 and is_list(sample, columns[0]):
+        rows = sample.column(columns[0]).to_pylist()
+        return np.array(rows, float) if rows and len({len(row or ()) for row in rows}) == 1 else None
+    return np.column_stack([sample.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False) for name in columns])
+
+
+def sums_to(sample: pa.RecordBatch, columns: tuple[str, ...], total: float) -> bool:
+    """Whether no number is negative, and each row sums to about a total."""
+    try:
+        values = values_of(sample, columns)
+    except (TypeError, ValueError, pa.ArrowInvalid):
+        return False
+    if values is None or not values.size:
+        return False
+    return bool(((values >= 0).all(-1) & (abs(values.sum(-1) - total) <= _SUM_TOLERANCE * total)).all())
+
+
+def single_ones(column: Any) -> bool:
+    """Whether each list has a single 1 and else zeros."""
+    rows = np.array(column.to_pylist(), float)
+    return bool((((rows == 0) | (rows == 1)).all(-1) & (rows.sum(-1) == 1)).all())

@@ -1,0 +1,55 @@
+"""Values that spreadsheets and pandas write as text, and classes within the names of columns."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoise.predictions import Columns, PredictionFileError, csv, read_predictions
+
+
+def csv_file(folder: Path, text: str) -> Path:
+    path = folder / "p.csv"
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(PredictionFileError) as raised:
+        read_predictions(path)
+    return str(raised.value)
+
+
+def test_percent_signs(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv, "_BLOCK_BYTES", 64)
+    rows = "".join(f"{row}%,{100 - row} %,a\n" for row in range(50))
+    head = "prob_a,prob_b,label\n"
+    table = read_predictions(csv_file(tmp_path, head + rows))
+    np.testing.assert_allclose(table.values, [[row / 100, 1 - row / 100] for row in range(50)])
+    path = csv_file(tmp_path, head + rows + "1%,,a\n")
+    assert "row 50, column 'prob_b' is missing" in refused(path)
+    path = csv_file(tmp_path, head + rows + "99,1%,a\n")
+    assert "row 50, column 'prob_a' is '99'; write a percentage with its sign" in refused(path)
+    path = csv_file(tmp_path, head + rows)
+    with pytest.raises(PredictionFileError, match=r"sums to 1: leave out --percent"):
+        read_predictions(path, Columns(percent=True))
+
+
+def test_lists_in_cells(tmp_path):
+    path = csv_file(tmp_path, 'label,logits\n1,"[1, -2.5e0,3]"\n0,"[ 4. .5\n -inf]"\n')
+    assert read_predictions(path).values.tolist() == [[1, -2.5, 3], [4, 0.5, -math.inf]]
+    for cell in ("[1 ... 3]", "1 2 3", "[1 2 x]", "[1 2"):
+        path = csv_file(tmp_path, f"label,logits\n0,[1 2 3]\n1,{cell}\n")
+        assert f"row 1, column 'logits' is {cell!r}; write a list of all its numbers" in refused(path)
+
+
+def test_classes_in_the_names_of_columns(tmp_path):
+    path = csv_file(tmp_path, 'P(new_york),P(new_jersey),"P(a, b)",label\n0.2,0.2,0.6,new_york\n')
+    table = read_predictions(path, Columns(probabilities="P(*"))
+    assert table.header.class_names == ("new_york", "new_jersey", "a, b")
+    named = Columns(probabilities="P(*", class_names='new_york,new_jersey,"a, b"')
+    assert read_predictions(path, named).header.class_names == table.header.class_names
+    unknown = csv_file(tmp_path, "P(a),P(b),label\n0.5,0.5,c\n")
+    with pytest.raises(PredictionFileError, match=r"taken to be 'P\(a\)', 'P\(b\)', in order with --class-names"):
+        read_predictions(unknown, Columns(probabilities="P(*"))
