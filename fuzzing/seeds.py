@@ -53,7 +53,7 @@ def parquet(folder: Path) -> Sequence[bytes]:
 
 
 def csv(_: Path) -> Sequence[bytes]:
-    """With commas, with semicolons and decimal commas, in UTF-16, with quotes."""
+    """With commas, with semicolons and decimal commas, in UTF-16, with quotes, percentages and lists."""
     rows = probabilities(4).round(4).tolist()
     plain = "id,label,probability_cat,probability_dog,probability_owl\n" + "".join(
         f"{n},{n % 3},{','.join(map(str, row))}\n" for n, row in enumerate(rows)
@@ -61,7 +61,10 @@ def csv(_: Path) -> Sequence[bytes]:
     foreign = plain.replace(",", ";").replace(".", ",")
     quoted = 'label,"probability_cat","probability_dog",who\ncat,0.25,0.75,"a, ""b"""\ndog,0.5,0.5,"x\ny"\n'
     correct = "confidence,correct,severity\n0.9,1,0\n0.4,0,1\n"
-    return [plain.encode(), foreign.encode(), plain.encode("utf-16"), quoted.encode(), correct.encode()]
+    percentages = "label;prob_cat;prob_dog\ncat;22,5 %;77,5 %\ndog;1e1%;90%\n"
+    lists = 'label,probs\n0,"[0.25, 0.75]"\n1,[.5 5e-1]\n'
+    texts = (plain, foreign, quoted, correct, percentages, lists)
+    return [*(text.encode() for text in texts), plain.encode("utf-16")]
 
 
 def csv_gz(folder: Path) -> Sequence[bytes]:
@@ -70,13 +73,14 @@ def csv_gz(folder: Path) -> Sequence[bytes]:
 
 
 def json_lines(_: Path) -> Sequence[bytes]:
-    """Lists of logits, and columns."""
+    """Lists of logits, columns, and objects."""
     lists = [{"id": n, "label": n % 3, "logits": row} for n, row in enumerate(probabilities(3).tolist())]
     columns = [
         {"label": "cat", "probability_cat": 0.25, "probability_dog": 0.75},
         {"label": "dog", "probability_cat": 0.5, "probability_dog": 0.5},
     ]
-    return ["".join(f"{json.dumps(row)}\n" for row in rows).encode() for rows in (lists, columns)]
+    objects = [{"label": "cat", "probs": {"cat": 0.25, "dog": 0.75}}, {"label": "dog", "probs": {"cat": 1, "dog": 0}}]
+    return ["".join(f"{json.dumps(row)}\n" for row in rows).encode() for rows in (lists, columns, objects)]
 
 
 def npz(_: Path) -> Sequence[bytes]:
