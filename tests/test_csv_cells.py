@@ -53,3 +53,15 @@ def test_classes_in_the_names_of_columns(tmp_path):
     unknown = csv_file(tmp_path, "P(a),P(b),label\n0.5,0.5,c\n")
     with pytest.raises(PredictionFileError, match=r"taken to be 'P\(a\)', 'P\(b\)', in order with --class-names"):
         read_predictions(unknown, Columns(probabilities="P(*"))
+
+
+def test_spaces_around_names_and_labels(tmp_path):
+    table = read_predictions(csv_file(tmp_path, " prob_cat , prob_dog , label \n 0.25 , 0.75 , dog \n"))
+    assert (table.header.class_names, table.labels.tolist()) == (("cat", "dog"), [1])
+    table = read_predictions(csv_file(tmp_path, " cat , dog , label \n 0.25 , 0.75 , dog \n"))
+    assert (table.header.class_names, table.labels.tolist()) == (("cat", "dog"), [1])
+
+
+def test_a_file_without_a_header_line(tmp_path):
+    message = refused(csv_file(tmp_path, "0.25,0.75,1\n0.5,0.5,0\n"))
+    assert "its first line holds numbers, such as '0.25', where names of columns are due" in message

@@ -264,6 +264,7 @@ def in_order(columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]
 
 def class_suffixes(columns: tuple[str, ...]) -> tuple[str, ...]:
     """What follows the prefix that all columns share, which is a known one or ends at a number or an underscore."""
+    columns = stripped(columns)
     for known in (*PROBABILITIES, *LOGITS, "p"):
         for end in ("_", " ", "-", ".", ""):
             prefix = f"{known}{end}"
@@ -329,7 +330,7 @@ def pattern_of(columns: tuple[str, ...], names: Sequence[str]) -> str:
 
 def listed(text: str) -> list[str]:
     """Names with commas between them; one that has a comma stands in quotes, as in CSV."""
-    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    return [*stripped(next(csv.reader([text], skipinitialspace=True), []))]
 
 
 def joined(names: Iterable[str]) -> str:
@@ -341,6 +342,11 @@ def joined(names: Iterable[str]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow(names)
     return text.getvalue()
+
+
+def stripped(names: Iterable[str]) -> tuple[str, ...]:
+    """Names without spaces and tabs around them."""
+    return tuple(name.strip(" \t") for name in names)
 
 
 def normal_name(name: str) -> str:

@@ -105,6 +105,11 @@ def _dialect(source: Source) -> _Dialect:
     separator, names, first = max(found, key=lambda each: (len(each[1]), len(each[1]) == len(each[2])))
     if len(names) == 1:
         separator, names, first = _split(lines, " ")
+    if numbers := [name for name in names if re.fullmatch(r"\s*[+-]?[0-9]*[.][0-9]+([eE][+-]?[0-9]+)?\s*", name)]:
+        raise PredictionFileError(
+            f"its first line holds numbers, such as {numbers[0]!r:.40}, where names of columns are due; write a header "
+            "line above it, such as prob_0,prob_1,label"
+        )
     comma = separator != "," and any(re.fullmatch(r"-?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?\s*%?", cell) for cell in first)
     return _Dialect(
         names,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from counterpoise.predictions.columns import Layout, Reading, is_index, some
+from counterpoise.predictions.columns import Layout, Reading, is_index, some, stripped
 from counterpoise.predictions.table import (
     CATEGORIES,
     MISSING_LABEL,
@@ -225,13 +225,13 @@ def _text_labels(
 ) -> Array:
     """Names of classes, or their indices as text, as CSV has them."""
     codes, texts = _texts(column)
-    index = {each: number for number, each in enumerate(names or ())}
+    index = {each: number for number, each in enumerate(stripped(names or ()))}
 
     def number(text: str | None) -> int:
         if not text:
             return MISSING_LABEL
         plain = text.strip().removesuffix(".0")
-        return int(plain) if is_index(plain) else index.get(text, _TRUTH.get(plain.lower(), classes))
+        return int(plain) if is_index(plain) else index.get(text.strip(" \t"), _TRUTH.get(plain.lower(), classes))
 
     numbers = [number(text) for text in texts]
     inside = [MISSING_LABEL <= number < classes for number in numbers]

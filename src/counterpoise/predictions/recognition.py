@@ -41,6 +41,7 @@ from counterpoise.predictions.columns import (
     reads_as_index,
     some,
     span,
+    stripped,
 )
 from counterpoise.predictions.sample import (
     categories_of,
@@ -235,8 +236,8 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
             )
         return replace(layout, one_hot=True)
     texts = texts_in(column)
-    if layout.class_names == layout.values:
-        return replace(layout, class_names=classes_within(layout.values, texts))
+    if layout.class_names == (columns := stripped(layout.values)):
+        return replace(layout, class_names=classes_within(columns, stripped(texts)))
     if layout.class_names is not None or not texts or all(reads_as_index(text) for text in texts):
         return layout
     categories = categories_of(sample, name)
