@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from counterpoise.metrics.estimates import Key
-from counterpoise_study.collected import StudyResults
+from counterpoise_study.collected import Row, StudyResults
 from counterpoise_study.cost import relative_cost
 from counterpoise_study.summary import adjusted_level, paired_difference
 from tools.finetuning_tables import HEADLINE, choices_section, column_of, head, progress_text, value_text
@@ -44,13 +44,17 @@ def headline_section(study: StudyResults) -> str:
             *(value_text(row, column_of(group, key, "test"), scaled=scaled) for key, scaled in HEADLINE),
         ]
         for row in group.rows
-        if len(row.records) == len(row.line.seeds)
+        if _is_finished(row)
     ]
     return markdown_table(("", "FLOPs of training", *map(head, HEADLINE)), rows)
 
 
+def _is_finished(row: Row) -> bool:
+    return len(row.records) == len(row.line.seeds)
+
+
 def differences_section(study: StudyResults) -> str:
-    """Every row against each reference, seed by seed, at a level that allows for the number of rows."""
+    """Every finished row against each reference, seed by seed, at a level that allows for the number of rows."""
     (group,) = study.groups
     level = adjusted_level(len(group.rows))
     tables = []
@@ -58,7 +62,7 @@ def differences_section(study: StudyResults) -> str:
         reference = next(row for row in group.rows if row.line.method == method)
         rows = []
         for row in group.rows:
-            if row is reference or not row.records or not reference.records:
+            if row is reference or not _is_finished(row) or not _is_finished(reference):
                 continue
             cells = []
             for key, scaled in SHOWN:
