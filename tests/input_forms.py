@@ -139,19 +139,8 @@ def _wide_tables(forms: Forms) -> None:
 
 def _labels(forms: Forms) -> None:
     known = (
-        "y_true",
-        "target",
-        "targets",
-        "labels",
-        "y",
-        "true_label",
-        "ground_truth",
-        "Label",
-        "gt",
-        "y_test",
-        "gold",
-        "actual",
-    )
+        "y_true", "target", "targets", "labels", "y", "true_label", "ground_truth", "Label", "gt", "y_test", "gold", "actual",
+    )  # fmt: skip
     for name in known:
         forms.table(f"label_{name}.csv", _wide(forms, "prob_{index}") | {name: forms.labels})
     forms.table("label_odd.csv", _wide(forms, "prob_{index}") | {"what": forms.labels}, expect={})

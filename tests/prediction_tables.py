@@ -1,12 +1,13 @@
-"""Tables of predictions that tests write and read back, and what it means that two are the same."""
+"""Tables of predictions that tests write and read back, what it means that two are the same, and why one is refused."""
 
 import hashlib
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from counterpoise.predictions import Category, Header, Predictions
+from counterpoise.predictions import Category, Header, PredictionFileError, Predictions, read_predictions
 
 HEADER = Header(
     class_names=("cat", "dog, big", "Ötzi\n\0"),
@@ -56,3 +57,16 @@ def write_digest_anew(path: Path) -> None:
     """As `sha256sum` would, after a change that is meant."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     path.with_name(f"{path.name}.sha256").write_text(f"{digest}  {path.name}\n")
+
+
+def csv_file(folder: Path, text: str | bytes) -> Path:
+    (folder / "p.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder / "p.csv"
+
+
+def refusal(path: Path) -> str:
+    """Why a file is refused, without the name of the file, which must come first."""
+    with pytest.raises(PredictionFileError) as raised:
+        read_predictions(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    return str(raised.value).removeprefix(f"{path}: ")

@@ -1,24 +1,12 @@
 """Values that spreadsheets and pandas write as text, and classes within the names of columns."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from counterpoise.predictions import Columns, PredictionFileError, csv, read_predictions
-
-
-def csv_file(folder: Path, text: str) -> Path:
-    path = folder / "p.csv"
-    path.write_text(text, encoding="utf-8", newline="")
-    return path
-
-
-def refused(path: Path) -> str:
-    with pytest.raises(PredictionFileError) as raised:
-        read_predictions(path)
-    return str(raised.value)
+from prediction_tables import csv_file, refusal
 
 
 def test_percent_signs(tmp_path, monkeypatch):
@@ -28,9 +16,9 @@ def test_percent_signs(tmp_path, monkeypatch):
     table = read_predictions(csv_file(tmp_path, head + rows))
     np.testing.assert_allclose(table.values, [[row / 100, 1 - row / 100] for row in range(50)])
     path = csv_file(tmp_path, head + rows + "1%,,a\n")
-    assert "row 50, column 'prob_b' is missing" in refused(path)
+    assert "row 50, column 'prob_b' is missing" in refusal(path)
     path = csv_file(tmp_path, head + rows + "99,1%,a\n")
-    assert "row 50, column 'prob_a' is '99'; write a percentage with its sign" in refused(path)
+    assert "row 50, column 'prob_a' is '99'; write a percentage with its sign" in refusal(path)
     path = csv_file(tmp_path, head + rows)
     with pytest.raises(PredictionFileError, match=r"sums to 1: leave out --percent"):
         read_predictions(path, Columns(percent=True))
@@ -41,7 +29,7 @@ def test_lists_in_cells(tmp_path):
     assert read_predictions(path).values.tolist() == [[1, -2.5, 3], [4, 0.5, -math.inf]]
     for cell in ("[1 ... 3]", "1 2 3", "[1 2 x]", "[1 2"):
         path = csv_file(tmp_path, f"label,logits\n0,[1 2 3]\n1,{cell}\n")
-        assert f"row 1, column 'logits' is {cell!r}; write a list of all its numbers" in refused(path)
+        assert f"row 1, column 'logits' is {cell!r}; write a list of all its numbers" in refusal(path)
 
 
 def test_classes_in_the_names_of_columns(tmp_path):
@@ -63,5 +51,5 @@ def test_spaces_around_names_and_labels(tmp_path):
 
 
 def test_a_file_without_a_header_line(tmp_path):
-    message = refused(csv_file(tmp_path, "0.25,0.75,1\n0.5,0.5,0\n"))
+    message = refusal(csv_file(tmp_path, "0.25,0.75,1\n0.5,0.5,0\n"))
     assert "its first line holds numbers, such as '0.25', where names of columns are due" in message

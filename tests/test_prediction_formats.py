@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.lib import format as npy
 
-from counterpoise.predictions import PredictionFileError, Predictions, csv, open_predictions, read_predictions
-from prediction_tables import difference
+from counterpoise.predictions import Predictions, csv, open_predictions, read_predictions
+from prediction_tables import csv_file, difference, refusal
 
 VALUES = [[0.5, 1.0], [2.0, -1.0], [0.25, 0.0]]
 INF, NAN = float("inf"), float("nan")
@@ -23,14 +23,6 @@ INF, NAN = float("inf"), float("nan")
 def parquet(path: Path, columns: dict[str, object], **options: object) -> Path:
     pq.write_table(pa.table(columns), path / "p.parquet", **options)
     return path / "p.parquet"
-
-
-def refusal(path: Path) -> str:
-    """Why a file is refused, without the name of the file, which must come first."""
-    with pytest.raises(PredictionFileError) as raised:
-        read_predictions(path)
-    assert str(raised.value).startswith(f"{path}: ")
-    return str(raised.value).removeprefix(f"{path}: ")
 
 
 def lists(kind: pa.DataType, rows: list[list[float] | None] = VALUES) -> pa.Array:
@@ -151,11 +143,6 @@ class TestParquet:
         labels = [0] * 299 + [20_000]
         path = parquet(tmp_path, {"logits": [[0.0] * 20_000] * 300, "label": labels})
         assert "row 299, column 'label' is 20000" in refusal(path)
-
-
-def csv_file(folder: Path, text: str | bytes) -> Path:
-    (folder / "p.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-    return folder / "p.csv"
 
 
 HEAD = "id,label,logit_cat,logit_dog\n"

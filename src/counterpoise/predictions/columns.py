@@ -21,6 +21,8 @@ CONFIDENCES = ("confidence", "confidences", "conf", "max_probability", "max_prob
 CORRECT = ("correct", "is_correct")
 IDS = ("id", "ids", "sample_id", "image_id", "uid")
 MODEL = "model"
+SPACES = " \t"
+"""What may stand around the names of columns and of classes."""
 LOGITS = ("logit", "logits", "y_logits", "log_probability", "log_probabilities", "log_prob", "log_probs", "logprob",
            "logprobs", "log_proba", "log_softmax")  # fmt: skip
 PROBABILITIES = (
@@ -81,7 +83,7 @@ class Columns:
 
     def names(self) -> tuple[str, ...] | None:
         """The class names as a tuple."""
-        return None if self.class_names is None else tuple(listed(self.class_names))
+        return None if self.class_names is None else listed(self.class_names)
 
 
 Choice = Mapping[str, str | bool]
@@ -298,15 +300,15 @@ def one_of(names: Sequence[str], known: Sequence[str], chosen: str | None, *, op
     return found[0] if found else None
 
 
-def _alternatives(names: Sequence[str], chosen: str) -> list[str]:
-    return [chosen] if chosen in names else listed(chosen)
+def _alternatives(names: Sequence[str], chosen: str) -> tuple[str, ...]:
+    return (chosen,) if chosen in names else listed(chosen)
 
 
 def matching(names: Sequence[str], pattern: str, *, option: str) -> tuple[str, ...]:
     """The columns of a pattern such as `p*`, or of several with commas between them."""
     if pattern in names:
         return (pattern,)
-    found = [name for each in listed(pattern) for name in names if name == each or fnmatch.fnmatchcase(name, each)]
+    found = [name for each in listed(pattern) for name in names if _fits(name, each)]
     if not found:
         raise PredictionFileError(f"no column is named {pattern!r} (--{option}); its columns are {some(names)}")
     return tuple(dict.fromkeys(found))
@@ -314,9 +316,11 @@ def matching(names: Sequence[str], pattern: str, *, option: str) -> tuple[str, .
 
 def is_found(names: Sequence[str], pattern: str) -> bool:
     """Whether a pattern stands for any column."""
-    return any(
-        name == each or fnmatch.fnmatchcase(name, each) for name in names for each in (pattern, *listed(pattern))
-    )
+    return any(_fits(name, each) for name in names for each in (pattern, *listed(pattern)))
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
 
 
 def pattern_of(columns: tuple[str, ...], names: Sequence[str]) -> str:
@@ -328,9 +332,9 @@ def pattern_of(columns: tuple[str, ...], names: Sequence[str]) -> str:
     return joined(columns)
 
 
-def listed(text: str) -> list[str]:
+def listed(text: str) -> tuple[str, ...]:
     """Names with commas between them; one that has a comma stands in quotes, as in CSV."""
-    return [*stripped(next(csv.reader([text], skipinitialspace=True), []))]
+    return stripped(next(csv.reader([text], skipinitialspace=True), []))
 
 
 def joined(names: Iterable[str]) -> str:
@@ -346,7 +350,7 @@ def joined(names: Iterable[str]) -> str:
 
 def stripped(names: Iterable[str]) -> tuple[str, ...]:
     """Names without spaces and tabs around them."""
-    return tuple(name.strip(" \t") for name in names)
+    return tuple(name.strip(SPACES) for name in names)
 
 
 def normal_name(name: str) -> str:

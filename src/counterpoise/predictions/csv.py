@@ -79,10 +79,11 @@ def open_csv(source: Source) -> RawTable:
         types |= {name: pa.string() if name in dialect.written else pa.float64() for name in values}
         ids = None if layout is None else layout.id
         numbered = ids in names and _is_integer(dialect.first[dialect.names.index(ids)])
+        written = [name for name in values if name in dialect.written]
         row = 0
         with opened(source) as handle:
             for batch in _batches(handle, dialect, types, names):
-                for name in dialect.written.keys() & set(values):
+                for name in written:
                     batch = _with_values(batch, name, row, dialect)
                 yield _with_numbers(batch, ids, row) if numbered and ids is not None else batch
                 row += batch.num_rows

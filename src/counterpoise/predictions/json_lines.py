@@ -27,23 +27,16 @@ def _batches(source: Source) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 batch.validate(full=True)  # Arrow's offsets of lists that begin with null lead out of the values
                 if batch.num_rows:
-                    yield _flattened(batch)
+                    yield from _flattened(batch)
 
 
-def _flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same with a column for each name within objects."""
-    while any(pa.types.is_struct(field.type) for field in batch.schema):
-        columns: list[tuple[str, pa.Array]] = []
-        for field, column in zip(batch.schema, batch.columns, strict=True):
-            if pa.types.is_struct(field.type):
-                columns += [
-                    (f"{field.name}.{inner.name}", values)
-                    for inner, values in zip(field.type, column.flatten(), strict=True)
-                ]
-            else:
-                columns.append((field.name, column))
-        batch = pa.record_batch([values for _, values in columns], names=[name for name, _ in columns])
-    return batch
+def _flattened(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The same with a column for each name within objects; nothing where no column is left."""
+    table = pa.Table.from_batches([batch])
+    while any(pa.types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    batches: list[pa.RecordBatch] = table.to_batches()
+    return batches
 
 
 class _WithoutNullLines:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from counterpoise.predictions.columns import Layout, Reading, is_index, some, stripped
+from counterpoise.predictions.columns import SPACES, Layout, Reading, is_index, some, stripped
 from counterpoise.predictions.table import (
     CATEGORIES,
     MISSING_LABEL,
@@ -231,7 +231,7 @@ def _text_labels(
         if not text:
             return MISSING_LABEL
         plain = text.strip().removesuffix(".0")
-        return int(plain) if is_index(plain) else index.get(text.strip(" \t"), _TRUTH.get(plain.lower(), classes))
+        return int(plain) if is_index(plain) else index.get(text.strip(SPACES), _TRUTH.get(plain.lower(), classes))
 
     numbers = [number(text) for text in texts]
     inside = [MISSING_LABEL <= number < classes for number in numbers]
