@@ -110,6 +110,12 @@ def a_joblib_file_is_called_parquet(place: Place) -> Action:
 
 
 @attack("code")
+def predictions_of_torch_hold_code(place: Place) -> Action:
+    torch.save({"logits": place.code(), "labels": torch.zeros(3)}, place.folder / "p.pt")
+    return command("evaluate", place.folder / "p.pt")
+
+
+@attack("code")
 def predictions_of_safetensors_are_a_torch_pickle(place: Place) -> Action:
     torch.save({"logits": place.code()}, place.folder / "p.safetensors")
     return command("evaluate", place.folder / "p.safetensors")

@@ -83,6 +83,19 @@ def json_lines(_: Path) -> Sequence[bytes]:
     return ["".join(f"{json.dumps(row)}\n" for row in rows).encode() for rows in (lists, columns, objects)]
 
 
+def json_documents(_: Path) -> Sequence[bytes]:
+    """Samples, with scores by class and in objects, and columns, as lists and by row."""
+    rows = probabilities(3).round(4).tolist()
+    scores = [[{"label": name, "score": value} for name, value in zip(CLASSES, row, strict=True)] for row in rows]
+    documents = (
+        [{"label": "cat", "prob": row} for row in scores],
+        [{"label": number, "probs": {"cat": row[0], "dog": 1 - row[0]}} for number, row in enumerate(rows[:2])],
+        {"probs": rows, "label": [0, 1, None], "class_names": CLASSES},
+        {f"p{place}": {str(row): values[place] for row, values in enumerate(rows)} for place in range(3)},
+    )
+    return [json.dumps(document).encode() for document in documents]
+
+
 def npz(_: Path) -> Sequence[bytes]:
     """Stored and deflated."""
     arrays = {"probabilities": probabilities(4), "labels": np.arange(4) % 3, "class_names": np.array(CLASSES)}
@@ -112,6 +125,21 @@ def safetensors(_: Path) -> Sequence[bytes]:
 
     logits, labels = torch.from_numpy(probabilities(4)).log(), torch.arange(4) % 3
     return [save({"logits": logits, "labels": labels}), save({"logits": logits.bfloat16(), "labels": labels})]
+
+
+def tensors(_: Path) -> Sequence[bytes]:
+    """A dictionary, and batches of one."""
+    import torch
+
+    logits, labels = torch.from_numpy(probabilities(4)).log(), torch.arange(4) % 3
+    named: dict[str, object] = {"logits": logits, "labels": labels.tolist(), "class_names": list(CLASSES)}
+    found = []
+    batches = [{"logits": logits[rows], "labels": labels[rows]} for rows in (slice(2), slice(2, 4))]
+    for held in (named, batches):
+        buffer = io.BytesIO()
+        torch.save(held, buffer)
+        found.append(buffer.getvalue())
+    return found
 
 
 def arrow(_: Path) -> Sequence[bytes]:

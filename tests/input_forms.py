@@ -1,5 +1,6 @@
 """Prediction files in the forms that people have them, each with the arguments of `evaluate` and what must come out."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
+import torch
 from safetensors.numpy import save_file
 
 SAMPLES = 120
@@ -26,7 +28,7 @@ class Form:
         name: of the form.
         arguments: of `evaluate`, in the folder of the files.
         expect: `accuracy` and `nll` of the only model, `models` where there are several, `ood` samples.
-        may_ask: whether a question that shows the right command is as good.
+        asks: whether its names leave a choice, so that a question with the right command comes first.
         refused: words of the message, where it must not be read.
         tolerance: of the values.
     """
@@ -34,7 +36,7 @@ class Form:
     name: str
     arguments: tuple[str, ...]
     expect: Mapping[str, float] = field(default_factory=dict)
-    may_ask: bool = False
+    asks: bool = False
     refused: tuple[str, ...] = ()
     tolerance: float = 1e-6
 
@@ -77,7 +79,9 @@ class Forms:
             writer = frame.to_parquet
         elif ".jsonl" in name:
             writer, options = frame.to_json, {"orient": "records", "lines": True}
-        writer(self.folder / name, **({} if ".jsonl" in name else {"index": False}) | options)
+        elif ".json" in name:
+            writer = frame.to_json
+        writer(self.folder / name, **({} if ".json" in name else {"index": False}) | options)
         self.add(name, **rest)
 
     def arrays(self, name: str, *, rest: Mapping[str, Any] | None = None, **arrays: Any) -> None:
@@ -104,6 +108,8 @@ def write_forms(folder: Path) -> list[Form]:
     _text_files(forms)
     _lists(forms)
     _arrays(forms)
+    _tensors(forms)
+    _documents(forms)
     _binary(forms)
     _top_label(forms)
     _several_files(forms)
@@ -122,11 +128,14 @@ def _wide_tables(forms: Forms) -> None:
         "probability_{index}", "prob_{index}", "p{index}", "p_{index}", "{index}", "prob_{name}", "{name}", "proba_{index}",
         "probs_{index}", "Prob {index}", "PROB_{name}", "y_prob_{index}", "softmax_{index}", *sorted(ask),
     )  # fmt: skip
+    for number, pattern in enumerate(("logits/{index}", "logits[{index}]", "logit:{name}")):
+        labels = forms.texts if "{name}" in pattern else forms.labels
+        forms.table(f"separated_{number}.csv", _wide(forms, pattern, forms.logits) | {"label": labels})
     for number, pattern in enumerate(patterns):
         labels = forms.texts if "{name}" in pattern else forms.labels
-        forms.table(f"wide_{number}.csv", _wide(forms, pattern) | {"label": labels}, may_ask=pattern in ask)
+        forms.table(f"wide_{number}.csv", _wide(forms, pattern) | {"label": labels}, asks=pattern in ask)
     for number, pattern in enumerate(("p({name})", "P(y={name})", "{name}_prob", "score_of_{name}")):
-        forms.table(f"named_{number}.csv", _wide(forms, pattern) | {"label": forms.texts}, may_ask=True)
+        forms.table(f"named_{number}.csv", _wide(forms, pattern) | {"label": forms.texts}, asks=True)
         forms.forms.pop()
         forms.add(f"named_{number}.csv", f"named_{number}.csv", "--probabilities", ",".join(_wide(forms, pattern)))
     forms.table("wide_logit.csv", _wide(forms, "logit_{index}", forms.logits) | {"label": forms.labels})
@@ -139,22 +148,21 @@ def _wide_tables(forms: Forms) -> None:
 
 def _labels(forms: Forms) -> None:
     known = (
-        "y_true", "target", "targets", "labels", "y", "true_label", "ground_truth", "Label", "gt", "y_test", "gold", "actual",
+        "y_true", "target", "targets", "labels", "y", "true_label", "ground_truth", "Label", "gt", "y_test", "gold", "actual", "true", "expected",
     )  # fmt: skip
     for name in known:
         forms.table(f"label_{name}.csv", _wide(forms, "prob_{index}") | {name: forms.labels})
-    forms.table("label_odd.csv", _wide(forms, "prob_{index}") | {"what": forms.labels}, expect={})
-    forms.forms.pop()
-    forms.add("label_odd.csv", "label_odd.csv", "--label", "what")
+    forms.table("label_odd.csv", _wide(forms, "prob_{index}") | {"what": forms.labels}, asks=True)
+    forms.table("label_class.csv", _wide(forms, "prob_{name}") | {"class": forms.texts, "file": "x"}, asks=True)
     base = _wide(forms, "prob_{index}")
     forms.table("label_float.csv", base | {"label": forms.labels.astype(float)})
     forms.table("label_float.parquet", base | {"label": forms.labels.astype(float)})
     rounded = {name: np.round(column, 3) for name, column in base.items()}
     forms.table("rounded_3.csv", rounded | {"label": forms.labels}, tolerance=2e-3)
     rounded = {name: np.round(column, 2) for name, column in base.items()}
-    forms.table("rounded_2.csv", rounded | {"label": forms.labels}, expect=forms.top, tolerance=0.02, may_ask=True)
+    forms.table("rounded_2.csv", rounded | {"label": forms.labels}, expect=forms.top, tolerance=0.02)
     percent = {name: np.round(100 * column, 4) for name, column in base.items()}
-    forms.table("percent.csv", percent | {"label": forms.labels}, may_ask=True, tolerance=1e-5)
+    forms.table("percent.csv", percent | {"label": forms.labels}, asks=True, tolerance=1e-5)
 
 
 def _text_files(forms: Forms) -> None:
@@ -193,10 +201,10 @@ def _lists(forms: Forms) -> None:
     for name in ("logits", "log_probs", "probs", "probabilities", "proba", "scores"):
         values = forms.logits if name == "logits" else forms.probabilities
         values = np.log(values) if name == "log_probs" else values
-        forms.table(f"list_{name}.parquet", {name: list(values), "label": forms.labels}, may_ask=name == "scores")
+        forms.table(f"list_{name}.parquet", {name: list(values), "label": forms.labels}, asks=name == "scores")
     rows = [row.tolist() for row in forms.logits]
     forms.table("list.jsonl", {"logits": rows, "label": forms.labels})
-    forms.table("list_text.parquet", {"logits": rows, "label": forms.texts}, may_ask=True)
+    forms.table("list_text.parquet", {"logits": rows, "label": forms.texts}, asks=True)
     category = pd.Categorical(forms.texts, categories=NAMES)
     forms.table("list_category.parquet", {"logits": rows, "label": category})
     frame = pd.DataFrame(
@@ -214,7 +222,7 @@ def _lists(forms: Forms) -> None:
 
 def _arrays(forms: Forms) -> None:
     p, z, y = forms.probabilities, forms.logits, forms.labels
-    ask = {"rest": {"may_ask": True}}
+    ask = {"rest": {"asks": True}}
     forms.arrays("plain.npz", probabilities=p, labels=y)
     forms.arrays("sklearn.npz", y_prob=p, y_true=y)
     forms.arrays("proba.npz", proba=p, y=y)
@@ -229,15 +237,73 @@ def _arrays(forms: Forms) -> None:
     forms.arrays("one_hot.npz", probabilities=p, labels=np.eye(CLASSES)[y], **ask)
     forms.arrays("log_probs.npz", log_probs=np.log(p), labels=y)
     np.savez(forms.folder / "unnamed.npz", p, y)
-    forms.add("unnamed.npz", may_ask=True)
+    forms.add("unnamed.npz", asks=True)
     np.save(forms.folder / "logits.npy", z)
     np.save(forms.folder / "labels.npy", y)
     forms.add("npy and labels", "logits.npy", "--labels", "labels.npy")
-    forms.add("npy alone", "logits.npy", may_ask=True)
+    forms.add("npy alone", "logits.npy", asks=True)
     pd.DataFrame({"y": forms.texts}).to_csv(forms.folder / "texts.csv", index=False)
+    pd.DataFrame({"id": range(SAMPLES), "label": forms.texts})[::-1].to_csv(forms.folder / "truth.csv", index=False)
+    forms.table("bare.csv", _wide(forms, "{name}") | {"id": range(SAMPLES)})
+    forms.forms.pop()
+    forms.add("names in labels of a file", "bare.csv", "--labels", "truth.csv")
     forms.add("labels as text", "logits.npy", "--labels", "texts.csv", "--class-names", ",".join(NAMES))
     save_file({"logits": z, "labels": y}, forms.folder / "pair.safetensors")
     forms.add("pair.safetensors")
+
+
+def _tensors(forms: Forms) -> None:
+    z, y = torch.from_numpy(forms.logits), torch.from_numpy(forms.labels)
+    batches = list(zip(z.split(50), y.split(50), strict=True))
+    named = [{"logits": logits, "labels": labels} for logits, labels in batches]
+    for name, held, ask in (
+        ("named.pt", {"logits": z, "labels": y, "epoch": 3}, False),
+        ("named.pth", {"logits": z.requires_grad_(), "labels": y.tolist()}, False),
+        ("texts.pt", {"logits": z, "labels": forms.texts.tolist(), "class_names": list(NAMES)}, False),
+        ("batches.pt", named, False),
+        ("of_lists.pt", {"logits": [each for each, _ in batches], "labels": [each for _, each in batches]}, False),
+        ("pair.pt", (z, y), True),
+        ("pair_in_list.pt", [z, y], True),
+        ("pairs.pt", batches, True),
+        ("alone/logits.pt", z, True),
+        ("alone/labels.pt", y, None),
+    ):
+        (forms.folder / name).parent.mkdir(exist_ok=True)
+        torch.save(held, forms.folder / name)
+        if ask is not None:
+            forms.add(name, asks=ask)
+    forms.add("pt and labels", "alone/logits.pt", "--labels", "alone/labels.pt")
+
+
+def _documents(forms: Forms) -> None:
+    rows, names = forms.probabilities.tolist(), forms.texts.tolist()
+    scores = [[{"label": NAMES[k], "score": row[k]} for k in np.argsort(row).tolist()] for row in rows]
+    for name, held, ask in (
+        (
+            "records.json",
+            [
+                {"probs": row, "y_true": text} | dict(zip(NAMES, row, strict=True))
+                for row, text in zip(rows, names, strict=True)
+            ],
+            True,
+        ),
+        ("lists.json", {"probs": rows, "labels": forms.labels.tolist(), "model_name": "cnn", "epochs": [1, 2]}, False),
+        ("names.json", {"probs": rows, "labels": names, "class_names": NAMES}, False),
+        ("pipeline.json", [{"label": text, "scores": each} for text, each in zip(names, scores, strict=True)], True),
+        ("pipeline_alone.json", scores, None),
+    ):
+        (forms.folder / name).write_text(json.dumps(held))
+        if ask is not None:
+            forms.add(name, asks=ask)
+    lines = "".join(f"{json.dumps({'label': text, 'prob': each})}\n" for text, each in zip(names, scores, strict=True))
+    (forms.folder / "pipeline.jsonl").write_text(lines)
+    forms.add("pipeline.jsonl")
+    pd.DataFrame({"y": forms.texts}).to_csv(forms.folder / "texts.csv", index=False)
+    forms.add(
+        "pipeline and labels", "pipeline_alone.json", "--labels", "texts.csv", "--probabilities", "pipeline_alone.*"
+    )
+    forms.table("pandas.json", _wide(forms, "prob_{index}") | {"label": forms.labels}, tolerance=1e-5)
+    forms.table("pandas.json.gz", _wide(forms, "prob_{name}") | {"label": forms.texts}, tolerance=1e-5)
 
 
 def _binary(forms: Forms) -> None:
@@ -245,29 +311,29 @@ def _binary(forms: Forms) -> None:
     truth = {"expect": forms.binary}
     for name in ("probability", "probability_1", "prob", "proba", "prob_positive", "p1"):
         forms.table(f"binary_{name}.csv", {"label": y, name: p}, **truth)
-    forms.table("binary_score.csv", {"y_true": y, "y_score": p}, may_ask=True, **truth)
+    forms.table("binary_score.csv", {"y_true": y, "y_score": p}, asks=True, **truth)
     forms.table("binary_bool.parquet", {"label": y.astype(bool), "probability": p}, **truth)
     forms.table("binary_bool.csv", {"label": y.astype(bool), "probability": p}, **truth)
     forms.arrays("binary_1.npz", probabilities=p, labels=y, rest=truth)
     forms.arrays("binary_2.npz", probabilities=p[:, None], labels=y, rest=truth)
     forms.arrays("binary_3.npz", logits=np.log(p / (1 - p)), labels=y, rest=truth)
-    forms.table("binary_predicted.csv", {"label": y, "pred_proba": p}, may_ask=True, **truth)
+    forms.table("binary_predicted.csv", {"label": y, "pred_proba": p}, asks=True, **truth)
     texts = np.where(y == 1, "yes", "no")
-    forms.table("binary_text.csv", {"label": texts, "probability": p}, may_ask=True, **truth)
+    forms.table("binary_text.csv", {"label": texts, "probability": p}, asks=True, **truth)
     forms.table("binary_two.csv", {"label": y, "prob_0": 1 - p, "prob_1": p}, **truth)
 
 
 def _top_label(forms: Forms) -> None:
     truth = {"expect": forms.top}
     y, predicted, confidence = forms.labels, forms.predicted, forms.probabilities.max(-1)
-    forms.table("top_score.csv", {"y_true": y, "y_pred": predicted, "score": confidence}, may_ask=True, **truth)
+    forms.table("top_score.csv", {"y_true": y, "y_pred": predicted, "score": confidence}, asks=True, **truth)
     forms.table("top.csv", {"label": y, "prediction": predicted, "confidence": confidence}, **truth)
     forms.table("top_correct.csv", {"correct": predicted == y, "confidence": confidence}, **truth)
     forms.table("top_ones.parquet", {"correct": (predicted == y).astype(int), "confidence": confidence}, **truth)
     texts = {"label": forms.texts, "prediction": np.array(NAMES)[predicted], "confidence": confidence}
     forms.table("top_text.parquet", texts, **truth)
     forms.table("top_text.csv", texts, **truth)
-    forms.table("top_prob.csv", {"label": y, "pred": predicted, "prob": confidence}, may_ask=True, **truth)
+    forms.table("top_prob.csv", {"label": y, "pred": predicted, "prob": confidence}, asks=True, **truth)
 
 
 def _several_files(forms: Forms) -> None:
@@ -281,7 +347,7 @@ def _several_files(forms: Forms) -> None:
     forms.add("folder of shards", "shards")
     forms.add("folder of shards without ids", "plain")
     forms.add("glob of shards", "shards/part-*.parquet")
-    forms.add("shards as the shell gives them", *(f"shards/part-{number}.parquet" for number in range(5)), may_ask=True)
+    forms.add("shards as the shell gives them", *(f"shards/part-{number}.parquet" for number in range(5)), asks=True)
     forms.add("two folders of shards", "shards", "others", **two)
     rows = {"id": np.arange(SAMPLES), "label": forms.labels}
     for name, values in (("a", forms.logits), ("b", forms.other)):

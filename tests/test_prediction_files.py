@@ -340,7 +340,7 @@ class TestPaths:
         with pytest.raises(PredictionFileError, match=name):
             read_predictions(tmp_path / name)
 
-    @pytest.mark.parametrize("name", ["p.txt", "p", "p.parquet.sha256", "p.pkl", "p.pt"])
+    @pytest.mark.parametrize("name", ["p.txt", "p", "p.parquet.sha256", "p.pkl", "p.ckpt"])
     def test_other_formats(self, name, tmp_path):
         (tmp_path / name).write_bytes(b"1")
         with pytest.raises(PredictionFileError, match=r"read from \.parquet, \.csv, "):

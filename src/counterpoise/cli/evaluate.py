@@ -41,7 +41,7 @@ _SECOND_OF_HASHING = 1 << 29
 class Evaluate:
     """Measure how far predictions can be trusted, and compare models on the same samples.
 
-    Predictions are CSV, JSON lines, Parquet, Arrow, NumPy or safetensors files: one for each model, or many that are
+    Predictions are CSV, JSON, Parquet, Arrow, NumPy, safetensors or torch files: one for each model, or many that are
     one table, named by their folder, by a glob in quotes or by a manifest. The table goes to standard output, notices
     and progress to standard error. Exit codes: 0 done, 1 a file or value was refused, 2 the command line was not
     understood.

@@ -1,4 +1,4 @@
-"""Predictions from arrays: NumPy's archives and single arrays, and safetensors.
+"""Predictions from arrays of NumPy: archives, and single arrays.
 
 Nothing is unpickled, and the sizes that a file declares are not trusted.
 """
@@ -7,7 +7,6 @@ import math
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -15,23 +14,22 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from counterpoise._blocks import rows_at_a_time
-from counterpoise.predictions.columns import CONFIDENCES, TEXT_NAMES, VALUES, Layout
+from counterpoise.predictions.columns import CLASS_NAMES, CONFIDENCES, TEXT_NAMES, VALUES, Layout
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.prediction_file import RawTable, refusing
-from counterpoise.predictions.table import Array, PredictionFileError, as_array, native
+from counterpoise.predictions.table import Array, PredictionFileError, native
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0, (3, 0): npy.read_array_header_2_0}
-_CLASS_NAMES = "class_names"
 _SAMPLE_ROWS = 1000
-_KNOWN = (*TEXT_NAMES, *CONFIDENCES, *(name for names in VALUES.values() for name in names), _CLASS_NAMES)
+_KNOWN = (*TEXT_NAMES, *CONFIDENCES, *(name for names in VALUES.values() for name in names), CLASS_NAMES)
 
 
 def open_npz(source: Source) -> RawTable:
     """Read an archive of NumPy, each of whose arrays is a column; this takes the memory of its arrays."""
     with refusing(source.path, what="NumPy archive"), source.reopened() as file:
         arrays = _read_archive(file, size=source.size)
-        return _of_arrays(source, arrays, what="NumPy archive")
+        return of_arrays(source, arrays, what="NumPy archive")
 
 
 def open_npy(source: Source) -> RawTable:
@@ -39,27 +37,14 @@ def open_npy(source: Source) -> RawTable:
     with refusing(source.path, what="NumPy array"), source.reopened() as file:
         name = source.path.stem
         arrays = {name: _read_array(file, name, stored=source.size)}
-        return _of_arrays(source, arrays, what="NumPy array")
+        return of_arrays(source, arrays, what="NumPy array")
 
 
-def open_safetensors(source: Source) -> RawTable:
-    """Read the tensors of a safetensors file, each of which is a column."""
-    from safetensors.torch import load, load_file
-
-    with refusing(source.path, what="safetensors file"):
-        if isinstance(source.path, Path):
-            tensors = load_file(source.path)
-        else:
-            with source.reopened() as file:
-                tensors = load(file.read())
-        arrays = {name: as_array(tensor) for name, tensor in tensors.items()}
-        return _of_arrays(source, arrays, what="safetensors file")
-
-
-def _of_arrays(source: Source, arrays: Mapping[str, Array], *, what: str) -> RawTable:
-    names = arrays.get(_CLASS_NAMES)
-    class_names = None if names is None else _texts(names, _CLASS_NAMES)
-    columns = _columns({name: array for name, array in arrays.items() if name != _CLASS_NAMES})
+def of_arrays(source: Source, arrays: Mapping[str, Array], *, what: str) -> RawTable:
+    """A table of which each array is a column; what has another number of rows than most is passed over."""
+    names = arrays.get(CLASS_NAMES)
+    class_names = None if names is None else _texts(names, CLASS_NAMES)
+    columns = _columns({name: array for name, array in arrays.items() if name != CLASS_NAMES})
     table = pa.record_batch([*(_as_column(array) for array in columns.values())], names=[*columns])
     members = {name: array.shape[1] for name, array in columns.items() if array.ndim == 3}
 

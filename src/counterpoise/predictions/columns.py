@@ -13,16 +13,20 @@ from counterpoise._files import FilePath
 from counterpoise.predictions.table import CATEGORIES, Kind, PredictionFileError
 
 LABELS = (
-    "label", "labels", "target", "targets", "y_true", "y", "y_test", "true_label", "true_labels", "true_class",
-    "ground_truth", "gt", "truth", "gold", "gold_label", "actual",
+    "label", "labels", "target", "targets", "y_true", "y", "y_test", "true", "true_label", "true_labels", "true_class",
+    "ground_truth", "gt", "truth", "gold", "gold_label", "actual", "actual_label", "actual_class", "expected",
 )  # fmt: skip
 PREDICTED = ("prediction", "predictions", "pred", "preds", "y_pred", "predicted", "predicted_label", "predicted_class")
 CONFIDENCES = ("confidence", "confidences", "conf", "max_probability", "max_prob", "max_softmax", "msp")
 CORRECT = ("correct", "is_correct")
 IDS = ("id", "ids", "sample_id", "image_id", "uid")
 MODEL = "model"
+CLASS_NAMES = "class_names"
+"""What is no column: the names of the outputs in order."""
 SPACES = " \t"
 """What may stand around the names of columns and of classes."""
+SEPARATORS = ("_", " ", "-", ".", "/", ":", "[")
+"""What may stand between a known name and a class; after the last, `]` follows."""
 LOGITS = ("logit", "logits", "y_logits", "log_probability", "log_probabilities", "log_prob", "log_probs", "logprob",
            "logprobs", "log_proba", "log_softmax")  # fmt: skip
 PROBABILITIES = (
@@ -145,6 +149,7 @@ class Layout:
         decimals: that probabilities were rounded to, where rows show it by not summing to 1.
         by: columns that samples are grouped by, beside those of known names.
         ignored: columns that mean nothing here.
+        perhaps_labels: of these, where no column is known to hold labels, the ones whose values could be labels.
     """
 
     kind: Kind
@@ -164,6 +169,7 @@ class Layout:
     decimals: int | None = None
     by: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    perhaps_labels: tuple[str, ...] = ()
 
     @property
     def classes(self) -> int:
@@ -206,12 +212,14 @@ class Reading:
         like: the layout of the model's own file, for a file of OOD samples, whose labels mean nothing.
         only: of a file of several models, the one whose rows are read.
         by: columns that samples are grouped by.
+        texts: the distinct labels in a file of their own, where they are text.
     """
 
     columns: Columns = Columns()
     like: Layout | None = None
     only: str | None = None
     by: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
 
 def classes_within(columns: tuple[str, ...], labels: Collection[str]) -> tuple[str, ...]:
@@ -268,10 +276,10 @@ def class_suffixes(columns: tuple[str, ...]) -> tuple[str, ...]:
     """What follows the prefix that all columns share, which is a known one or ends at a number or an underscore."""
     columns = stripped(columns)
     for known in (*PROBABILITIES, *LOGITS, "p"):
-        for end in ("_", " ", "-", ".", ""):
+        for end in (*SEPARATORS, ""):
             prefix = f"{known}{end}"
             if all(_starts(name, prefix) for name in columns):
-                rest = tuple(name[len(prefix) :] for name in columns)
+                rest = tuple(name[len(prefix) :].removesuffix("]" if end == "[" else "") for name in columns)
                 if all(rest) and (end or all(is_index(each) for each in rest)):
                     return rest
     shared = re.match(r"^(.*?)[0-9]+$", columns[0])
@@ -325,8 +333,8 @@ def _fits(name: str, pattern: str) -> bool:
 
 def pattern_of(columns: tuple[str, ...], names: Sequence[str]) -> str:
     """The shortest pattern that stands for these columns and no other."""
-    shared = re.sub(r"[0-9]+$", "", columns[0])
-    for pattern in (f"{shared}*", f"{shared}[0-9]*"):
+    shared, begun = re.sub(r"[0-9]+$", "", columns[0]), columns[0][: _boundaries(columns)[-1]]
+    for pattern in (f"{shared}*", f"{shared}[0-9]*", f"{begun}*"):
         if len(columns) > 1 and tuple(name for name in names if fnmatch.fnmatchcase(name, pattern)) == columns:
             return pattern
     return joined(columns)
@@ -354,8 +362,12 @@ def stripped(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def normal_name(name: str) -> str:
-    """A column's name as known ones are written."""
-    return re.sub(r"[ \-.]+", "_", name.strip().casefold())
+    """A column's name as known ones are written.
+
+    >>> normal_name("Y-True "), normal_name("logits[3]"), normal_name("logits/3")
+    ('y_true', 'logits_3', 'logits_3')
+    """
+    return re.sub(rf"[{re.escape(''.join(SEPARATORS))}]+", "_", re.sub(r"\]$", "", name.strip().casefold()))
 
 
 def is_index(text: str) -> bool:

@@ -2,23 +2,34 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from counterpoise._addresses import as_path
 from counterpoise._files import FilePath
-from counterpoise.predictions.arrays import open_npy, open_npz, open_safetensors
+from counterpoise.predictions.arrays import open_npy, open_npz
 from counterpoise.predictions.arrow import open_arrow
-from counterpoise.predictions.columns import IDS, LABELS, VALUES, AmbiguousInputError, Columns, Reading, normal_name
+from counterpoise.predictions.columns import (
+    IDS,
+    LABELS,
+    VALUES,
+    AmbiguousInputError,
+    Columns,
+    Reading,
+    normal_name,
+    some,
+)
 from counterpoise.predictions.compression import COMPRESSED, bare_suffix
 from counterpoise.predictions.csv import open_csv
 from counterpoise.predictions.digest import Source, checked
-from counterpoise.predictions.json_lines import open_json_lines
+from counterpoise.predictions.json_files import open_json, open_json_lines
 from counterpoise.predictions.layout import class_labels
 from counterpoise.predictions.parquet import open_parquet
 from counterpoise.predictions.prediction_file import PredictionFile, RawTable, prediction_file, refusing
+from counterpoise.predictions.sample import texts_in
 from counterpoise.predictions.table import MISSING_LABEL, Array, PredictionFileError, Predictions
+from counterpoise.predictions.tensors import open_safetensors, open_torch
 
 FORMATS: dict[str, Callable[[Source], RawTable]] = {
     ".parquet": open_parquet,
@@ -26,27 +37,39 @@ FORMATS: dict[str, Callable[[Source], RawTable]] = {
     ".tsv": open_csv,
     ".jsonl": open_json_lines,
     ".ndjson": open_json_lines,
+    ".json": open_json,
     ".npz": open_npz,
     ".npy": open_npy,
     ".safetensors": open_safetensors,
+    ".pt": open_torch,
+    ".pth": open_torch,
     ".arrow": open_arrow,
     ".feather": open_arrow,
 }
 _Read = Callable[[range | None], Iterator[Predictions]]
 _CURES = {
-    (".pt", ".pth", ".bin"): "write its tensors with safetensors.torch.save_file",
+    (".bin", ".ckpt"): "write its tensors with safetensors.torch.save_file",
     (".pkl", ".pickle", ".joblib"): "write its table with pandas.DataFrame.to_parquet, or its arrays with numpy.savez",
     (".xlsx", ".xls", ".ods"): "save it as CSV UTF-8",
     (".txt", ".dat"): "rename it to .csv if it has a header line and a sample a line",
 }
 """What to do with a file of another format, by suffix."""
-_TEXT = (".csv", ".tsv", ".jsonl", ".ndjson")
+_TEXT = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
+_SINGLE = (".npy", ".pt", ".pth")
+"""Formats in which predictions often stand alone, with the labels in a file beside theirs."""
+_NAMED = (".json", ".pt", ".pth")
+"""Formats of much else, settings and weights: of a folder's files these are read where they are named."""
 
 
 def is_prediction_file(path: FilePath) -> bool:
     """Whether the suffix is that of a format."""
     suffix = bare_suffix(path)
     return suffix in FORMATS and (suffix in _TEXT or path.suffix.lower() not in COMPRESSED)
+
+
+def is_shard(path: FilePath) -> bool:
+    """Whether a file in a folder of predictions holds some, by its suffix."""
+    return is_prediction_file(path) and bare_suffix(path) not in _NAMED
 
 
 def unknown_format(path: FilePath) -> str:
@@ -78,13 +101,14 @@ def source_of(path: FilePath, *, digest: str | None = None, size: int | None = N
 
 def open_as(source: Source, reading: Reading) -> PredictionFile:
     """The same, for a reading that may depend on other files."""
-    path = source.path
-    file = prediction_file(_raw(source), reading)
-    labels = reading.columns.labels
+    path, labels, raw = source.path, reading.columns.labels, _raw(source)
     if reading.like is not None:
-        return file
+        return prediction_file(raw, reading)
     if labels is not None:
-        return _with_labels(file, as_path(labels))
+        table = _label_table(as_path(labels))
+        texts = tuple(texts_in(table.raw.sample.column(table.name)))
+        return _with_labels(prediction_file(raw, replace(reading, texts=texts)), table)
+    file = prediction_file(raw, reading)
     if not file.layout.label and file.layout.correct is None and (beside := _labels_beside(path)) is not None:
         raise AmbiguousInputError(f"{path}: it has no labels", [({"labels": str(beside)}, "")])
     return file
@@ -95,29 +119,45 @@ def _raw(source: Source) -> RawTable:
 
 
 def _labels_beside(path: FilePath) -> FilePath | None:
-    """A file in the same folder and format that is named as labels are, if this one is a single array."""
-    if path.suffix.lower() != ".npy":
+    """A file in the same folder and format that is named as labels are, if this one may be a single array."""
+    if path.suffix.lower() not in _SINGLE:
         return None
-    return next((found for name in LABELS if (found := path.with_name(f"{name}.npy")).is_file()), None)
+    return next((found for name in LABELS if (found := path.with_name(f"{name}{path.suffix}")).is_file()), None)
 
 
-def _with_labels(file: PredictionFile, path: FilePath) -> PredictionFile:
+@dataclass(frozen=True)
+class _LabelTable:
+    """A file of labels, and the column that holds them."""
+
+    raw: RawTable
+    name: str
+
+
+def _label_table(path: FilePath) -> _LabelTable:
+    raw = _raw(source_of(path))
+    names = raw.sample.schema.names
+    known = [name for name in names if normal_name(name) in LABELS]
+    found = known or [name for name in names if normal_name(name) not in IDS]
+    if len(found) != 1:
+        raise PredictionFileError(
+            f"{path}: it needs one column of labels, such as 'label', and may have ids; its columns are {some(names)}"
+        )
+    return _LabelTable(raw, found[0])
+
+
+def _with_labels(file: PredictionFile, table: _LabelTable) -> PredictionFile:
     """The file with the labels of another one: by id where both have ids, else row by row."""
+    raw, path = table.raw, table.raw.source.path
     layout = replace(file.layout, label=("labels",))
     if layout.kind not in VALUES:
         raise PredictionFileError(
             f"{file.path}: it holds {layout.kind}; labels of a file of their own belong to classes"
         )
-    raw = _raw(source_of(path))
-    names = raw.sample.schema.names
-    found = names if len(names) == 1 else [name for name in names if name in LABELS]
-    if len(found) != 1:
-        raise PredictionFileError(f"{path}: it needs one column of labels; its columns are {', '.join(names)}")
-    column = raw.column(found[0])
+    column = raw.column(table.name)
     with refusing(path, what=raw.what):
-        labels = class_labels(column, found[0], layout)
+        labels = class_labels(column, table.name, layout)
     notice = f"{file.path}: labels from {path}"
-    ids = [name for name in names if normal_name(name) in IDS]
+    ids = [name for name in raw.sample.schema.names if normal_name(name) in IDS]
     if layout.id is not None and len(ids) == 1:
         read = _joined(file, path, [str(each) for each in raw.column(ids[0]).to_pylist()], labels)
         notice += ", by id"

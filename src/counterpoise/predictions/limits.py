@@ -9,9 +9,14 @@ ALWAYS_ALLOWED = 1 << 26
 """Bytes that any file may unpack to."""
 
 
+def largest_expansion(stored: int) -> int:
+    """Bytes that a file of `stored` bytes may unpack to."""
+    return max(ALWAYS_ALLOWED, LARGEST_EXPANSION * stored)
+
+
 def check_expansion(*, declared: int, stored: int, what: str) -> None:
     """Refuse `stored` bytes that claim to unpack to more than `LARGEST_EXPANSION` times as many."""
-    if declared < 0 or declared > max(ALWAYS_ALLOWED, LARGEST_EXPANSION * stored):
+    if declared < 0 or declared > largest_expansion(stored):
         raise PredictionFileError(
             f"{what} declares {declared:,} bytes and stores {stored:,}: refused, no more than {LARGEST_EXPANSION} for "
             "1 are read. If it is genuine, write it without compression"

@@ -5,10 +5,11 @@ choices that would.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from counterpoise.predictions.columns import (
     CONFIDENCES,
@@ -102,6 +103,8 @@ def find_layout(
         layout = replace(layout, label=() if label is None else (label,))
     if len(layout.label) == 1 and layout.kind in VALUES:
         layout = _with_labels(sample, layout, chosen)
+    elif reading.texts:
+        layout = _with_classes(layout, reading.texts)
     _require_unit(sample, layout, percent=chosen.percent)
     layout = replace(layout, decimals=None if chosen.percent else _decimals(sample, layout))
     if layout.class_names is not None and len(layout.class_names) != layout.classes:
@@ -109,7 +112,9 @@ def find_layout(
             f"there are {len(layout.class_names)} class names for {layout.classes} classes: {some(layout.class_names)}"
         )
     used = {*layout.read, *DESCRIPTIVE}
-    return replace(layout, ignored=tuple(name for name in names if name not in used and name))
+    ignored = tuple(name for name in names if name not in used and name)
+    perhaps = () if layout.label or layout.correct else _perhaps_labels(sample, layout, ignored)
+    return replace(layout, ignored=ignored, perhaps_labels=perhaps)
 
 
 def _with_values(sample: pa.RecordBatch, reading: Reading, members: Mapping[str, int]) -> Layout:
@@ -140,7 +145,7 @@ def _with_values(sample: pa.RecordBatch, reading: Reading, members: Mapping[str,
         return _laid_out(sample, kind, columns, members, chosen)
     if confidence is not None:
         return _top_label(sample, confidence, chosen)
-    bare = _bare_columns(sample, chosen)
+    bare = _bare_columns(sample, reading)
     if bare:
         return _laid_out(sample, "probabilities", bare, members, chosen)
     if reading.like is not None and len(lists := [name for name in names if is_list(sample, name)]) == 1:
@@ -236,8 +241,7 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
             )
         return replace(layout, one_hot=True)
     texts = texts_in(column)
-    if layout.class_names == (columns := stripped(layout.values)):
-        return replace(layout, class_names=classes_within(columns, stripped(texts)))
+    layout = _with_classes(layout, texts)
     if layout.class_names is not None or not texts or all(reads_as_index(text) for text in texts):
         return layout
     categories = categories_of(sample, name)
@@ -254,6 +258,33 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
         "which class",
         choices,
     )
+
+
+def _with_classes(layout: Layout, texts: Sequence[str]) -> Layout:
+    """With the classes that these labels are found to be within the names of the columns."""
+    if layout.class_names != (columns := stripped(layout.values)):
+        return layout
+    return replace(layout, class_names=classes_within(columns, stripped(texts)))
+
+
+def _perhaps_labels(sample: pa.RecordBatch, layout: Layout, ignored: Sequence[str]) -> tuple[str, ...]:
+    """Columns of indices of classes, or of texts that all are classes, or predicted ones."""
+    classes = set(layout.class_names or ())
+    if layout.prediction is not None:
+        classes |= set(texts_in(sample.column(layout.prediction)))
+
+    def fits(column: pa.Array) -> bool:
+        if texts := texts_in(column):
+            return set(texts) <= classes
+        return pa.types.is_integer(column.type) and _are_indices(column, layout)
+
+    return tuple(name for name in ignored if fits(sample.column(name)))
+
+
+def _are_indices(column: pa.Array, layout: Layout) -> bool:
+    """Whether integers are indices of classes; of a confidence nobody knows how many there are."""
+    least, most = pc.min_max(column).as_py().values()
+    return least is not None and least >= 0 and (layout.kind == "confidence" or most < layout.classes)
 
 
 def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...]]]:
@@ -278,14 +309,14 @@ def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...
                 yield kind, tuple(found)
 
 
-def _bare_columns(sample: pa.RecordBatch, chosen: Columns) -> tuple[str, ...]:
+def _bare_columns(sample: pa.RecordBatch, reading: Reading) -> tuple[str, ...]:
     """Columns named 0, 1, ... or as the labels are, whose rows sum to 1: probabilities, which every row is held to."""
     numbers = [name for name in sample.schema.names if is_number(sample, name)]
     digits = tuple(name for name in numbers if name.isdecimal())
     if len(digits) > 1 and sorted(map(int, digits)) == list(range(len(digits))):
         return digits
-    label = one_of(sample.schema.names, LABELS, chosen.label, option="label")
-    texts = set() if label is None else set(texts_in(sample.column(label)))
+    label = one_of(sample.schema.names, LABELS, reading.columns.label, option="label")
+    texts = set(reading.texts if label is None else texts_in(sample.column(label)))
     floats = tuple(name for name in numbers if pa.types.is_floating(sample.schema.field(name).type))
     found = tuple(name for name in floats if normal_name(name) not in TEXT_NAMES)
     if len(found) > 1 and texts and texts <= set(found) and sums_to(sample, found, 1):

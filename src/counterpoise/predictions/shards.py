@@ -3,23 +3,25 @@
 import glob
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from counterpoise._addresses import Address, as_path, read_text
+from counterpoise._addresses import Address, as_path, naming, read_text, regular
 from counterpoise._documents import CHANGED, is_changed, with_digest
 from counterpoise._files import FilePath, digest_of, write_text
 from counterpoise.predictions.columns import Reading
 from counterpoise.predictions.digest import Source
-from counterpoise.predictions.formats import FORMATS, is_prediction_file, open_as, open_predictions, source_of
+from counterpoise.predictions.formats import FORMATS, is_prediction_file, is_shard, open_as, open_predictions, source_of
 from counterpoise.predictions.prediction_file import PredictionFile
 from counterpoise.predictions.table import PredictionFileError
 
 MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = "counterpoise.shards"
 MANIFEST_VERSION = 2
+_BEGINNING = 100
+"""Bytes of a JSON file that tell a document of ours."""
 
 Location = str | FilePath | Sequence[str | FilePath]
 """A file, a folder, a glob such as `shards/*.parquet`, a manifest, or a list of files, each here or in a store."""
@@ -156,11 +158,11 @@ def find_shards(location: Location) -> ShardSet:
     if glob.has_magic(str(path)) and not path.exists():
         # A local pattern may be absolute, and have patterns for folders.
         matches = path.matches() if isinstance(path, Address) else [(Path(each), None) for each in glob.glob(str(path))]  # noqa: PTH207
-        found = _shards(matches)
+        found = _shards(matches, is_prediction_file)
         if not found:
             raise PredictionFileError(f"{path}: no file of predictions ({', '.join(FORMATS)}) has such a name")
         return ShardSet(str(path), found)
-    if path.suffix.lower() == ".json":
+    if path.suffix.lower() == ".json" and _is_document(path):
         return _manifest(path, _listed(path.parent) if path.is_file() else [])
     # A file is told by its suffix, so that nobody asks a store about each of many.
     if is_prediction_file(path) and (isinstance(path, Address) or not path.is_dir()):
@@ -183,7 +185,7 @@ def write_manifest(folder: str | FilePath, shards: Iterable[Shard] | None = None
         Its path, which stands for the set as the folder does.
     """
     root = as_path(folder)
-    found = [_described(each.path) for each in _shards(_listed(root))] if shards is None else list(shards)
+    found = [_described(each.path) for each in _shards(_listed(root), is_shard)] if shards is None else list(shards)
     if not found:
         raise PredictionFileError(f"{root}: it holds no file of predictions ({', '.join(FORMATS)})")
     entries = [{"name": each.path.name, "rows": each.rows, "bytes": each.size, "sha256": each.digest} for each in found]
@@ -202,7 +204,7 @@ def _folder(path: FilePath) -> ShardSet:
     within = _listed(path)
     if MANIFEST in (each.name for each, _ in within):
         return _manifest(path / MANIFEST, within)
-    shards = _shards(within)
+    shards = _shards(within, is_shard)
     if not shards:
         inside = path / "predictions" / "test.parquet"
         hint = f"a run's predictions are {inside}" if inside.is_file() else "name a file, or a folder that holds some"
@@ -218,9 +220,17 @@ def _listed(folder: FilePath) -> Listed:
     return folder.listed() if isinstance(folder, Address) else [(each, None) for each in folder.iterdir()]
 
 
-def _shards(listed: Listed) -> tuple[Shard, ...]:
-    found = [(path, size) for path, size in listed if is_prediction_file(path) and not path.name.startswith(".")]
+def _shards(listed: Listed, holds: Callable[[FilePath], bool]) -> tuple[Shard, ...]:
+    found = [(path, size) for path, size in listed if holds(path) and not path.name.startswith(".")]
     return tuple(Shard(path, size=size) for path, size in sorted(found, key=lambda each: _natural(each[0])))
+
+
+def _is_document(path: FilePath) -> bool:
+    """Whether a JSON file is a manifest, or another of our documents, which all begin with their schema."""
+    if path.name == MANIFEST:
+        return True
+    with naming(path), regular(path).open("rb") as file:
+        return re.match(rb'\s*\{\s*"schema"', file.read(_BEGINNING)) is not None
 
 
 def vouched_files(path: Path) -> dict[str, str]:
@@ -233,7 +243,7 @@ def _entries(path: FilePath) -> list[tuple[str, int, str, int | None]]:
     try:
         document: Any = json.loads(read_text(path))
         if not isinstance(document, dict) or "schema" not in document:
-            raise ValueError("predictions in JSON have one object a line, in a file that ends in .jsonl")
+            raise ValueError("it has no schema")
         if is_changed(document):
             raise ValueError(f"{CHANGED}, or write it again (write_manifest)")
         if document["schema"] != MANIFEST_SCHEMA or document["schema_version"] not in (1, MANIFEST_VERSION):

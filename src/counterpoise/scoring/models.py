@@ -21,6 +21,7 @@ from counterpoise.predictions import (
     Reading,
     ShardSet,
 )
+from counterpoise.predictions.columns import AmbiguousInputError, joined
 from counterpoise.predictions.table import Kind
 from counterpoise.scoring.batches import FileBatch
 from counterpoise.scoring.guarantees import try_guarantees
@@ -145,9 +146,11 @@ class Model:
         """Refuse a model without a sample to score."""
         if self.state is None or not self.state.samples:
             notices = "".join(f" ({notice})" for notice in self.notices)
+            problem = f"{self.own.name}: it holds no labelled in-distribution sample"
+            if perhaps := self.first.layout.perhaps_labels:
+                raise AmbiguousInputError(f"{problem}{notices}", [({"label": joined([name])}, "") for name in perhaps])
             raise PredictionFileError(
-                f"{self.own.name}: it holds no labelled in-distribution sample; name the column of labels with --label "
-                f"NAME, or a file of them with --labels FILE{notices}"
+                f"{problem}; name the column of labels with --label NAME, or a file of them with --labels FILE{notices}"
             )
 
     def scores(self, *, alpha: float, risk: float) -> Scores:

@@ -1,0 +1,147 @@
+"""Predictions from JSON: an object a sample, whose names are those of columns, or an object of columns.
+
+Names within objects are `a.b`.
+"""
+
+import codecs
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pa_json
+
+from counterpoise.predictions.columns import CLASS_NAMES
+from counterpoise.predictions.compression import opened, read_bytes
+from counterpoise.predictions.digest import Source
+from counterpoise.predictions.limits import check_expansion, largest_expansion
+from counterpoise.predictions.prediction_file import RawTable, refusing, table_of_batches
+from counterpoise.predictions.table import PredictionFileError
+
+_WHOLE = "JSON document"
+_BATCH_ROWS = 10_000
+_BLOCK_BYTES = 1 << 23
+_NULL_LINE = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?\s*null")
+
+
+def open_json_lines(source: Source) -> RawTable:
+    """Read the first block."""
+    return table_of_batches(source, _batches, what="file of JSON lines")
+
+
+def open_json(source: Source) -> RawTable:
+    """Read a whole document: a list of objects, one for each sample, or an object of columns.
+
+    A column is a list, or, as pandas writes it, an object of values by row. A list of anything else is a column of the
+    file's name.
+    """
+    with refusing(source.path, what=_WHOLE):
+        columns = _columns(_document(source), source.path.stem)
+        class_names = columns.pop(CLASS_NAMES, None)
+        rows = Counter(map(len, columns.values())).most_common(1)
+        if not rows or not rows[0][0]:
+            raise PredictionFileError("it holds no list of samples, and no object of columns")
+        arrays = {name: pa.array(column) for name, column in columns.items() if len(column) == rows[0][0]}
+        batches = _flattened(pa.record_batch(arrays), rows=_BATCH_ROWS)
+    raw = table_of_batches(source, lambda _: iter(batches), what=_WHOLE)
+    return raw if class_names is None else replace(raw, class_names=tuple(map(str, class_names)))
+
+
+def _document(source: Source) -> Any:
+    with opened(source) as handle:
+        data = read_bytes(handle, largest_expansion(source.size) + 1)
+    check_expansion(declared=len(data), stored=source.size, what="it")
+    return json.loads(data.removeprefix(codecs.BOM_UTF8))
+
+
+def _columns(document: Any, name: str) -> dict[str, list[Any]]:
+    if isinstance(document, list) and document and all(isinstance(row, dict) for row in document):
+        names = dict.fromkeys(key for row in document for key in row)
+        return {key: [row.get(key) for row in document] for key in names}
+    if isinstance(document, list):
+        return {name: document}
+    if not isinstance(document, dict):
+        return {}
+    columns = {key: value for key, value in document.items() if isinstance(value, list)}
+    by_row = {key: value for key, value in document.items() if isinstance(value, dict)}
+    if by_row:
+        index = next(iter(by_row.values())).keys()
+        columns |= {key: [*value.values()] for key, value in by_row.items() if value.keys() == index}
+    return columns
+
+
+def _batches(source: Source) -> Iterator[pa.RecordBatch]:
+    with opened(source) as handle, pa.PythonFile(_WithoutNullLines(handle), mode="r") as checked:
+        options = pa_json.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
+        with pa_json.open_json(checked, read_options=options) as batches:
+            for batch in batches:
+                batch.validate(full=True)  # Arrow's offsets of lists that begin with null lead out of the values
+                if batch.num_rows:
+                    yield from _flattened(batch)
+
+
+def _flattened(batch: pa.RecordBatch, *, rows: int | None = None) -> list[pa.RecordBatch]:
+    """The same with a column for each name within objects; nothing where no column is left."""
+    table = pa.Table.from_batches([batch])
+    for field in table.schema:
+        if pa.types.is_list(field.type) and _is_score(field.type.value_type):
+            table = _with_scores(table, field.name)
+    while any(pa.types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=rows)
+    return batches
+
+
+def _is_score(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) and {field.name for field in kind} == {"label", "score"}
+
+
+def _with_scores(table: pa.Table, name: str) -> pa.Table:
+    """With a column `name.CLASS` for each class of lists of `{"label": CLASS, "score": NUMBER}` in any order."""
+    column = table.column(name).combine_chunks()
+    flat, rows = column.flatten(), pc.list_parent_indices(column).to_numpy()
+    labels = flat.field("label").cast(pa.string()).dictionary_encode()
+    if labels.null_count or flat.field("score").null_count:
+        raise PredictionFileError(f"an object in column {name!r} has no label or no score; write both")
+    classes = labels.dictionary.to_pylist()
+    scores, given = np.zeros((len(column), len(classes))), np.zeros((len(column), len(classes)), int)
+    places = rows, labels.indices.to_numpy()
+    scores[places] = flat.field("score").cast(pa.float64()).to_numpy(zero_copy_only=False)
+    np.add.at(given, places, 1)
+    wrong = np.argwhere(given != 1)
+    if len(wrong):
+        row, place = wrong[0].tolist()
+        raise PredictionFileError(
+            f"row {row}, column {name!r} has {given[row, place]} scores of {classes[place]!r}; every row needs one of "
+            "each class, as with top_k=None"
+        )
+    table = table.drop_columns([name])
+    for place in np.argsort(classes).tolist():
+        table = table.append_column(f"{name}.{classes[place]}", pa.array(scores[:, place]))
+    return table
+
+
+class _WithoutNullLines:
+    """The bytes of a file, refused at a line that is null: where it begins a block, Arrow ends the process."""
+
+    def __init__(self, handle: pa.NativeFile) -> None:
+        self._handle, self._line, self.closed = handle, b"", False
+
+    def read(self, size: int) -> bytes:
+        data = read_bytes(self._handle, size)
+        seen = self._line + data
+        # The search for a word is a hundred times faster than the pattern, and most files have none.
+        if b"null" in seen and _NULL_LINE.search(seen):
+            raise PredictionFileError("a line of it is null; a line is an object, such as {...}: remove that line")
+        # What has begun the last line, as far as that could still become null.
+        begun = seen[max(seen.rfind(b"\n"), seen.rfind(b"\r")) + 1 :].lstrip()
+        self._line = b"\n" + begun[:8]
+        return data
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,137 @@
+"""Predictions from tensors: safetensors, and what `torch.save` writes, of which nothing but tensors is loaded."""
+
+import itertools
+import pickle
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from counterpoise.predictions.arrays import of_arrays
+from counterpoise.predictions.digest import Source
+from counterpoise.predictions.limits import check_expansion
+from counterpoise.predictions.prediction_file import RawTable, refusing
+from counterpoise.predictions.table import Array, PredictionFileError, as_array
+
+_CODE = re.compile(r"GLOBAL (\S+)")
+_VALUE_BYTES = 64
+"""That a number, a text or a list of Python takes, about."""
+_CHARACTER_BYTES = 4
+"""In NumPy's arrays of text, all of whose rows are as long as the longest."""
+
+
+def open_safetensors(source: Source) -> RawTable:
+    """Read the tensors of a safetensors file, each of which is a column."""
+    from safetensors.torch import load, load_file
+
+    with refusing(source.path, what="safetensors file"):
+        if isinstance(source.path, Path):
+            tensors = load_file(source.path)
+        else:
+            with source.reopened() as file:
+                tensors = load(file.read())
+        arrays = {name: as_array(tensor) for name, tensor in tensors.items()}
+        return of_arrays(source, arrays, what="safetensors file")
+
+
+def open_torch(source: Source) -> RawTable:
+    """Read the tensors that `torch.save` wrote, each of which is a column.
+
+    They stand in a dictionary, or in a tuple, where they are `arr_0`, `arr_1` and so on, as in NumPy's archives; a
+    tensor alone has the name of the file. A list of any of these is what a loop has collected batch by batch.
+    """
+    with refusing(source.path, what="PyTorch file"), source.reopened() as file:
+        found = _loaded(file)
+        _require_justified(found, stored=source.size)
+        return of_arrays(source, dict(_arrays(found, source)), what="PyTorch file")
+
+
+def _loaded(file: pa.NativeFile) -> Any:
+    import torch
+
+    if file.read(2) != b"PK":
+        raise PredictionFileError("it is not what torch.save has written since PyTorch 1.6; save its tensors again")
+    with zipfile.ZipFile(file) as archive:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+            raise PredictionFileError("it is compressed, which torch.save never does; save its tensors again")
+    file.seek(0)
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        code = _CODE.search(str(error))
+        held = f"it holds {code[1]}" if code else "it is damaged, or holds code"
+        raise PredictionFileError(
+            f"{held}; tensors, numbers and text alone are loaded: write torch.save({{'logits': logits, 'labels': "
+            "labels}, PATH)"
+        ) from None
+
+
+def _require_justified(found: Any, *, stored: int) -> None:
+    """Refuse what is larger than the file can be the reason for: a tensor of few bytes and many rows, or many times."""
+    import torch
+
+    declared, left = 0, [found]
+    while left:
+        value = left.pop()
+        declared += value.nbytes if isinstance(value, torch.Tensor) else _VALUE_BYTES
+        check_expansion(declared=declared, stored=stored, what="it")
+        if isinstance(value, Mapping):
+            left.extend(value.values())
+        elif isinstance(value, list | tuple):
+            left.extend(value)
+
+
+def _arrays(found: Any, source: Source) -> Iterator[tuple[str, Array]]:
+    for name, value in _columns(found, source.path.stem):
+        if isinstance(value, list) and isinstance(value[0], str):
+            longest = max(map(len, value))
+            check_expansion(declared=_CHARACTER_BYTES * longest * len(value), stored=source.size, what=f"list {name!r}")
+        yield name, as_array(value)
+
+
+def _columns(found: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Tensors and lists of numbers or texts, by name; what is neither means nothing here."""
+    import torch
+
+    if isinstance(found, torch.Tensor):
+        yield name, found
+    elif isinstance(found, Mapping):
+        for key, value in found.items():
+            yield from _columns(value, str(key))
+    elif isinstance(found, list) and found and _are_values(found):
+        yield name, found
+    elif isinstance(found, list) and found and (joined := _joined(found, name)) is not None:
+        yield from joined.items()
+    elif isinstance(found, list | tuple):
+        for place, value in enumerate(found):
+            yield from _columns(value, f"arr_{place}")
+
+
+def _are_values(found: list[Any]) -> bool:
+    """Whether a list is a column: of texts, or of numbers, or of lists of numbers."""
+    return (
+        all(isinstance(each, str) for each in found)
+        or all(isinstance(each, int | float) for each in found)
+        or all(isinstance(each, list) and all(isinstance(value, int | float) for value in each) for each in found)
+    )
+
+
+def _joined(found: list[Any], name: str) -> dict[str, Any] | None:
+    """Batches of one form as whole columns; None where they have several, and are no batches."""
+    import torch
+
+    parts = [dict(_columns(each, name)) for each in found]
+    if not parts[0] or any(part.keys() != parts[0].keys() for part in parts):
+        return None
+    columns = {key: [part[key] for part in parts] for key in parts[0]}
+    if all(isinstance(part, list) for column in columns.values() for part in column):
+        return {key: list(itertools.chain.from_iterable(column)) for key, column in columns.items()}
+    if not all(isinstance(part, torch.Tensor) for column in columns.values() for part in column):
+        return None
+    # The logits and the labels of a list of both differ in shape, as batches do not.
+    if any(len({part.shape[1:] for part in column}) > 1 for column in columns.values()):
+        return None
+    return {key: torch.cat([part if part.ndim else part[None] for part in column]) for key, column in columns.items()}
