@@ -1,5 +1,6 @@
 """What all tests share: threads, Hypothesis, the fork server, and the folder of real data."""
 
+import builtins
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
@@ -27,6 +28,13 @@ multiprocessing.get_context("forkserver").set_forkserver_preload(
 def _fixed_threads() -> None:
     """One thread against two changes float results; every run of the tests uses the same number."""
     torch.set_num_threads(int(os.environ.get("COUNTERPOISE_TEST_THREADS", "1")))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_shown_before() -> Iterator[None]:
+    """A doctest leaves what it showed last in `builtins`, as the prompt does, and tyro cannot be imported then."""
+    yield
+    vars(builtins).pop("_", None)
 
 
 @pytest.fixture(scope="session")
