@@ -182,6 +182,15 @@ def _text_files(forms: Forms) -> None:
     forms.add("packed.csv.zst")
     forms.table("marked.csv", base, write={"encoding": "utf-8-sig"})
     forms.table("utf16.csv", base, write={"encoding": "utf-16"})
+    plain = (forms.folder / "plain.csv").write_text
+    plain("# by eval.py\n#\n" + pd.DataFrame(base).to_csv(index=False))
+    forms.add("comments.csv", "plain.csv")
+    numbers = np.column_stack(list(base.values()))
+    for name, separator in (("savetxt.csv", ","), ("savetxt_spaces.csv", " ")):
+        np.savetxt(forms.folder / name, numbers, delimiter=separator, header=f"by eval.py\n{separator.join(base)}")
+        forms.add(name)
+    capitals = _wide(forms, "prob_{name}") | {"label": [text.upper() for text in forms.texts]}
+    forms.table("capitals.csv", capitals)
     signs = {name: [f"{100 * each:.6f}%" for each in column] for name, column in _wide(forms, "prob_{name}").items()}
     forms.table("percent_signs.csv", signs | {"label": forms.texts})
     commas = {
@@ -330,7 +339,13 @@ def _top_label(forms: Forms) -> None:
     forms.table("top.csv", {"label": y, "prediction": predicted, "confidence": confidence}, **truth)
     forms.table("top_correct.csv", {"correct": predicted == y, "confidence": confidence}, **truth)
     forms.table("top_ones.parquet", {"correct": (predicted == y).astype(int), "confidence": confidence}, **truth)
+    words = np.where(predicted == y, "Yes", "no")
+    forms.table("top_words.csv", {"is_correct": words, "max_prob": confidence}, **truth)
+    percentages = {"label": y, "prediction": predicted, "confidence": 100 * confidence}
+    forms.table("top_percent.csv", percentages, asks=True, **truth)
     texts = {"label": forms.texts, "prediction": np.array(NAMES)[predicted], "confidence": confidence}
+    firsts = {"target": forms.texts, "top1": texts["prediction"], "top1_prob": confidence, "top2_prob": 0.1}
+    forms.table("top_firsts.csv", firsts, **truth)
     forms.table("top_text.parquet", texts, **truth)
     forms.table("top_text.csv", texts, **truth)
     forms.table("top_prob.csv", {"label": y, "pred": predicted, "prob": confidence}, asks=True, **truth)

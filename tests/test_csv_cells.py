@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from counterpoise.predictions import Columns, PredictionFileError, csv, read_predictions
+from counterpoise.predictions import AmbiguousInputError, Columns, PredictionFileError, csv, read_predictions
 from prediction_tables import csv_file, refusal
 
 
@@ -48,6 +48,38 @@ def test_spaces_around_names_and_labels(tmp_path):
     assert (table.header.class_names, table.labels.tolist()) == (("cat", "dog"), [1])
     table = read_predictions(csv_file(tmp_path, " cat , dog , label \n 0.25 , 0.75 , dog \n"))
     assert (table.header.class_names, table.labels.tolist()) == (("cat", "dog"), [1])
+
+
+def test_comments_at_the_beginning(tmp_path):
+    rows = "0.25,0.75,1\n0.5,0.5,0\n"
+    for head in ("# a\n#b\n\np0,p1,label\n", "#a\n# p0,p1,label\n", "#p0,p1,label\r\n"):
+        table = read_predictions(csv_file(tmp_path, head + rows))
+        assert (table.values[0].tolist(), table.labels.tolist()) == ([0.25, 0.75], [1, 0])
+        assert "row 2, column 'p1' is missing" in refusal(csv_file(tmp_path, f"{head}{rows}0.5,,1\n"))
+        message = refusal(csv_file(tmp_path, f"{head}{rows}0.5,x,1\n"))
+        assert message.startswith("In column 'p1': row 2: CSV conversion error")
+    numbered = read_predictions(csv_file(tmp_path, "#,p0,p1,label\n1,0.25,0.75,1\n2,0.5,0.5,0\n"))
+    assert numbered.labels.tolist() == [1, 0]
+    assert "it is empty" in refusal(csv_file(tmp_path, "# p0,p1,label\n"))
+
+
+def test_labels_as_people_write_them(tmp_path):
+    head = "prob_cat,prob_Dog,label\n"
+    table = read_predictions(csv_file(tmp_path, head + "0.5,0.5,CAT\n0.5,0.5,dog\n0.5,0.5,1.000e+00\n"))
+    assert table.labels.tolist() == [0, 1, 1]
+    capitals = "prob_cat,prob_Cat,label\n0.5,0.5,CAT\n"
+    assert "row 0, column 'label' is 'CAT', neither" in refusal(csv_file(tmp_path, capitals))
+    correct = "confidence,correct\n0.5,Yes\n0.6, no \n0.7,\n0.8,TRUE\n"
+    assert read_predictions(csv_file(tmp_path, correct)).labels.tolist() == [0, 1, -1, 0]
+    message = refusal(csv_file(tmp_path, correct + "0.9,perhaps\n"))
+    assert message == "row 4, column 'correct' is 'perhaps'; write true or false"
+
+
+def test_names_of_samples_are_not_offered_as_labels(tmp_path):
+    path = csv_file(tmp_path, "path,cat,dog\na.png,0.25,0.75\nb.png,0.5,0.5\n")
+    with pytest.raises(AmbiguousInputError) as asked:
+        read_predictions(path)
+    assert [dict(choice) for choice, _ in asked.value.choices] == [{"probabilities": "cat,dog"}, {"logits": "cat,dog"}]
 
 
 def test_a_file_without_a_header_line(tmp_path):

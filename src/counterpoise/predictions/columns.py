@@ -16,8 +16,14 @@ LABELS = (
     "label", "labels", "target", "targets", "y_true", "y", "y_test", "true", "true_label", "true_labels", "true_class",
     "ground_truth", "gt", "truth", "gold", "gold_label", "actual", "actual_label", "actual_class", "expected",
 )  # fmt: skip
-PREDICTED = ("prediction", "predictions", "pred", "preds", "y_pred", "predicted", "predicted_label", "predicted_class")
-CONFIDENCES = ("confidence", "confidences", "conf", "max_probability", "max_prob", "max_softmax", "msp")
+PREDICTED = (
+    "prediction", "predictions", "pred", "preds", "y_pred", "y_hat", "predicted", "predicted_label", "predicted_class",
+    "pred_label", "pred_class", "top1", "top_1",
+)  # fmt: skip
+CONFIDENCES = (
+    "confidence", "confidences", "conf", "max_probability", "max_prob", "max_softmax", "msp", "top1_prob", "top_1_prob",
+    "top1_probability", "top1_confidence", "top1_score",
+)  # fmt: skip
 CORRECT = ("correct", "is_correct")
 IDS = ("id", "ids", "sample_id", "image_id", "uid")
 MODEL = "model"
@@ -35,6 +41,9 @@ PROBABILITIES = (
 )  # fmt: skip
 # Softmax of log-probabilities gives the probabilities back, so they are logits.
 VALUES: dict[Kind, tuple[str, ...]] = {"logits": LOGITS, "probabilities": PROBABILITIES}
+TRUTH = {"true": 1, "false": 0}
+"""Labels of two classes that are no numbers."""
+_LARGEST_EXACT = 2.0**53
 POSITIVE = ("1", "pos", "positive", "true", "yes")
 """What follows the prefix in the name of a binary model's only column: the probability is that of y = 1."""
 DESCRIPTIVE = (*CATEGORIES, "severity", "in_distribution")
@@ -377,7 +386,21 @@ def is_index(text: str) -> bool:
 
 def reads_as_index(text: str) -> bool:
     """Whether a label is the index of a class as text: a whole number, or true or false."""
-    return re.fullmatch(r"-?[0-9]{1,18}(\.0*)?|[Tt]rue|TRUE|[Ff]alse|FALSE", text.strip()) is not None
+    return index_of(text) is not None or text.strip().lower() in TRUTH
+
+
+def index_of(text: str) -> int | None:
+    """The whole number that a text is, however it is written.
+
+    >>> index_of("3"), index_of("3.0"), index_of("3.000e+00"), index_of("3.5"), index_of("three")
+    (3, 3, 3, None, None)
+    """
+    if is_index(text.strip()):
+        return int(text)
+    if re.fullmatch(r"-?[0-9]{1,15}([.][0-9]*)?([eE][+-]?[0-9]{1,2})?", text.strip()) is None:
+        return None
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < _LARGEST_EXACT else None
 
 
 def span(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class _Dialect:
         separator: between cells.
         decimal_point: of numbers.
         encoding: of the text.
+        comments: lines at the beginning, each after a `#`.
+        in_comment: whether the last of these is the header line, as `numpy.savetxt` writes it.
         written: columns of values in which Arrow sees but text.
     """
 
@@ -60,6 +63,8 @@ class _Dialect:
     separator: str
     decimal_point: str
     encoding: str
+    comments: int
+    in_comment: bool
     written: Mapping[str, _Way]
 
 
@@ -96,7 +101,11 @@ def _dialect(source: Source) -> _Dialect:
         head = read_bytes(handle, _BLOCK_BYTES)
     encoding = _ENCODINGS.get(head[:2], "utf-8-sig")
     text = head.decode(encoding, errors="replace")
-    lines = [line for line in text.splitlines()[:100] if line.strip()]
+    comments = list(itertools.takewhile(lambda line: line.startswith("#"), re.split(r"\r\n|\r|\n", text)))
+    lines = [line for line in text.splitlines()[len(comments) : len(comments) + 100] if line.strip()]
+    in_comment = bool(comments and lines) and _has_number(lines[0])
+    if in_comment:
+        lines.insert(0, comments[-1].removeprefix("#").strip())
     if not lines:
         raise PredictionFileError("it is empty; write it again")
     if (place := lines[0].find("\N{REPLACEMENT CHARACTER}")) >= 0:
@@ -106,9 +115,9 @@ def _dialect(source: Source) -> _Dialect:
     separator, names, first = max(found, key=lambda each: (len(each[1]), len(each[1]) == len(each[2])))
     if len(names) == 1:
         separator, names, first = _split(lines, " ")
-    if numbers := [name for name in names if re.fullmatch(r"\s*[+-]?[0-9]*[.][0-9]+([eE][+-]?[0-9]+)?\s*", name)]:
+    if number := _fraction(names):
         raise PredictionFileError(
-            f"its first line holds numbers, such as {numbers[0]!r:.40}, where names of columns are due; write a header "
+            f"its first line holds numbers, such as {number!r:.40}, where names of columns are due; write a header "
             "line above it, such as prob_0,prob_1,label"
         )
     comma = separator != "," and any(re.fullmatch(r"-?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?\s*%?", cell) for cell in first)
@@ -118,6 +127,8 @@ def _dialect(source: Source) -> _Dialect:
         separator,
         "," if comma else ".",
         "utf8" if encoding == "utf-8-sig" else encoding,
+        len(comments),
+        in_comment,
         {
             name: way
             for name, cell in zip(names, first, strict=False)
@@ -125,6 +136,15 @@ def _dialect(source: Source) -> _Dialect:
             if re.fullmatch(pattern, cell, re.DOTALL)
         },
     )
+
+
+def _has_number(line: str) -> bool:
+    return any(_fraction(_split([line], separator)[1]) is not None for separator in (*_SEPARATORS, " "))
+
+
+def _fraction(cells: Sequence[str]) -> str | None:
+    """The first cell that is a number and could not be a name; a whole number could."""
+    return next((cell for cell in cells if re.fullmatch(r"\s*[+-]?[0-9]*[.][0-9]+([eE][+-]?[0-9]+)?\s*", cell)), None)
 
 
 def _split(lines: list[str], separator: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
@@ -211,7 +231,11 @@ def _batches(
         with pa_csv.open_csv(
             handle,
             read_options=pa_csv.ReadOptions(
-                use_threads=False, block_size=block or _BLOCK_BYTES, encoding=dialect.encoding
+                use_threads=False,
+                block_size=block or _BLOCK_BYTES,
+                encoding=dialect.encoding,
+                skip_rows=dialect.comments,
+                column_names=list(dialect.names) if dialect.in_comment else None,
             ),
             parse_options=pa_csv.ParseOptions(newlines_in_values=True, delimiter=dialect.separator),
             convert_options=pa_csv.ConvertOptions(
@@ -224,14 +248,15 @@ def _batches(
         ) as batches:
             yield from (batch for batch in batches if batch.num_rows)
     except pa.ArrowInvalid as error:
-        raise PredictionFileError(_placed(str(error), dialect.names)) from None
+        raise PredictionFileError(_placed(str(error), dialect)) from None
 
 
-def _placed(message: str, names: Sequence[str]) -> str:
+def _placed(message: str, dialect: _Dialect) -> str:
     """Arrow's message with rows counted from the first below the header line, and columns by name."""
     line = message.splitlines()[0][:_LONGEST_MESSAGE]
-    named = re.sub(r"CSV column #(\d+)", lambda found: f"column {names[int(found[1])]!r}", line)
-    placed = re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) - 2}", named)
+    named = re.sub(r"CSV column #(\d+)", lambda found: f"column {dialect.names[int(found[1])]!r}", line)
+    first = dialect.comments + (1 if dialect.in_comment else 2)
+    placed = re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) - first}", named)
     return f"{placed}; {_IN_UTF8 if 'UTF8' in placed else 'mend it'}"
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from counterpoise.predictions.columns import SPACES, Layout, Reading, is_index, some, stripped
+from counterpoise.predictions.columns import SPACES, TRUTH, Layout, Reading, index_of, some, stripped
 from counterpoise.predictions.table import (
     CATEGORIES,
     MISSING_LABEL,
@@ -22,7 +22,8 @@ from counterpoise.predictions.table import (
 )
 
 _LARGEST = np.iinfo(np.int64).max
-_TRUTH = {"true": 1, "false": 0}
+_YES = ("true", "1", "1.0", "yes", "y", "right", "correct")
+_NO = ("false", "0", "0.0", "no", "n", "wrong", "incorrect")
 _CORRECT, _WRONG = 0, 1
 """Labels of a table of confidences, whose only class is the predicted one."""
 
@@ -124,7 +125,7 @@ def _raw_values(columns: dict[str, Any], layout: Layout, first_row: int) -> Arra
 
 def _label_array(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
     if layout.kind == "confidence":
-        return _hits(columns, layout, rows)
+        return _hits(columns, layout, rows, first_row)
     if layout.kind == "multilabel":
         return _multilabels(columns, layout, rows, first_row)
     if not layout.label:
@@ -133,16 +134,10 @@ def _label_array(columns: dict[str, Any], layout: Layout, rows: int, first_row: 
     return class_labels(columns[name], name, layout, first_row)
 
 
-def _hits(columns: dict[str, Any], layout: Layout, rows: int) -> Array:
+def _hits(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
     """Whether predictions were right, as labels of a table of confidences."""
     if layout.correct is not None:
-        column = columns[layout.correct]
-        if pa.types.is_string(column.type):
-            column = pc.utf8_lower(column)
-        try:
-            right = column.cast(pa.bool_())
-        except pa.ArrowInvalid as error:
-            raise PredictionFileError(f"column {layout.correct!r} must hold true or false: {error}") from None
+        right = _right(columns[layout.correct], layout.correct, first_row)
     elif layout.label and layout.prediction is not None:
         label, prediction = columns[layout.label[0]], columns[layout.prediction]
         try:
@@ -153,6 +148,19 @@ def _hits(columns: dict[str, Any], layout: Layout, rows: int) -> Array:
         return np.full(rows, MISSING_LABEL, np.int64)
     found = np.where(_filled(right.cast(pa.int64()), 0) == 1, _CORRECT, _WRONG)
     return np.where(_given(right), found, MISSING_LABEL)
+
+
+def _right(column: Any, name: str, first_row: int) -> Any:
+    """A column of true and false, however they are written."""
+    if not _holds_text(column.type):
+        return column.cast(pa.bool_())
+    texts = pc.utf8_lower(pc.utf8_trim_whitespace(_as_text(column)))
+    right, known = (pc.is_in(texts, pa.array(words, pa.large_string())) for words in (_YES, (*_YES, *_NO)))
+    if (wrong := pc.index(pc.or_(known, pc.is_null(texts)), False).as_py()) >= 0:
+        raise PredictionFileError(
+            f"row {first_row + wrong}, column {name!r} is {column[wrong].as_py()!r:.60}; write true or false"
+        )
+    return pc.if_else(pc.is_null(texts), None, right)
 
 
 def _multilabels(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
@@ -226,12 +234,17 @@ def _text_labels(
     """Names of classes, or their indices as text, as CSV has them."""
     codes, texts = _texts(column)
     index = {each: number for number, each in enumerate(stripped(names or ()))}
+    folded = {each.casefold(): number for each, number in index.items()}
+    if len(folded) < len(index):
+        folded = {}  # classes that differ in capitals alone
 
     def number(text: str | None) -> int:
         if not text:
             return MISSING_LABEL
-        plain = text.strip().removesuffix(".0")
-        return int(plain) if is_index(plain) else index.get(text.strip(SPACES), _TRUTH.get(plain.lower(), classes))
+        if (whole := index_of(text)) is not None:
+            return whole
+        plain = text.strip(SPACES)
+        return index.get(plain, folded.get(plain.casefold(), TRUTH.get(plain.lower(), classes)))
 
     numbers = [number(text) for text in texts]
     inside = [MISSING_LABEL <= number < classes for number in numbers]

@@ -46,9 +46,12 @@ from counterpoise.predictions.columns import (
 )
 from counterpoise.predictions.sample import (
     categories_of,
+    is_floating,
     is_list,
     is_number,
+    largest,
     list_width,
+    repeats,
     single_ones,
     sums_to,
     texts_in,
@@ -183,7 +186,12 @@ def _laid_out(
 def _require_unit(sample: pa.RecordBatch, layout: Layout, *, percent: bool) -> None:
     """Refuse probabilities that are percentages and are not said to be, or the other way round."""
     other = 1 if percent else 100
-    if layout.kind != "probabilities" or layout.is_binary or not sums_to(sample, layout.values, other):
+    if layout.kind == "confidence" or (layout.kind == "probabilities" and layout.is_binary):
+        most = largest(sample, layout.values)
+        if not percent and 1 < most <= 100:
+            raise AmbiguousInputError(f"{span(layout.values)} goes up to {most:g}, not 1", [({"percent": True}, "")])
+        return
+    if layout.kind != "probabilities" or not sums_to(sample, layout.values, other):
         return
     found = f"each of the first rows of {span(layout.values)} sums to {other}"
     if percent:
@@ -317,7 +325,7 @@ def _bare_columns(sample: pa.RecordBatch, reading: Reading) -> tuple[str, ...]:
         return digits
     label = one_of(sample.schema.names, LABELS, reading.columns.label, option="label")
     texts = set(reading.texts if label is None else texts_in(sample.column(label)))
-    floats = tuple(name for name in numbers if pa.types.is_floating(sample.schema.field(name).type))
+    floats = tuple(name for name in numbers if is_floating(sample, name))
     found = tuple(name for name in floats if normal_name(name) not in TEXT_NAMES)
     if len(found) > 1 and texts and texts <= set(found) and sums_to(sample, found, 1):
         return found
@@ -338,9 +346,8 @@ def _unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> 
     numbers = [name for name in free if is_number(sample, name)]
     label: dict[str, str] = {}
     if chosen.label is None and chosen.labels is None and not any(normal_name(name) in LABELS for name in names):
-        others = [
-            name for name in free if name not in lists and not pa.types.is_floating(sample.schema.field(name).type)
-        ]
+        others = [name for name in free if name not in lists and not is_floating(sample, name)]
+        others = [name for name in others if repeats(sample, name)]
         if len(others) == 1 < len(free):
             label = {"label": others[0]}
             numbers = [name for name in numbers if name not in others]
@@ -359,6 +366,7 @@ def _unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> 
             ({"logits": pattern} | label, ""),
         ]
         choices += both if whole else both[::-1]
+    numbers = [name for name in numbers if is_floating(sample, name)] or numbers
     if not choices and predicted is not None:
         choices = [({"confidence": name} | label, f"of the prediction in {predicted!r}") for name in numbers[:2]]
     elif not choices:

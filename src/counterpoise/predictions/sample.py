@@ -17,6 +17,16 @@ def is_number(sample: pa.RecordBatch, name: str) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
+def is_floating(sample: pa.RecordBatch, name: str) -> bool:
+    """Whether these are floating point numbers."""
+    return bool(pa.types.is_floating(sample.schema.field(name).type))
+
+
+def repeats(sample: pa.RecordBatch, name: str) -> bool:
+    """Whether a value of a column occurs in several rows, as labels do and names of samples do not."""
+    return len(sample) < 2 or bool(pc.count_distinct(sample.column(name)).as_py() < len(sample))
+
+
 def is_list(sample: pa.RecordBatch, name: str) -> bool:
     """Whether a column holds lists, of one length or not."""
     kind = sample.schema.field(name).type
@@ -58,6 +68,12 @@ def values_of(sample: pa.RecordBatch, columns: tuple[str, ...]) -> np.ndarray[An
         rows = sample.column(columns[0]).to_pylist()
         return np.array(rows, float) if rows and len({len(row or ()) for row in rows}) == 1 else None
     return np.column_stack([sample.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False) for name in columns])
+
+
+def largest(sample: pa.RecordBatch, columns: tuple[str, ...]) -> float:
+    """Of all numbers that are finite; 0 where there is none."""
+    values = values_of(sample, columns)
+    return 0.0 if values is None else float(np.max(values, where=np.isfinite(values), initial=0))
 
 
 def sums_to(sample: pa.RecordBatch, columns: tuple[str, ...], total: float) -> bool:
