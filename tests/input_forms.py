@@ -122,6 +122,10 @@ def _wide(forms: Forms, pattern: str, values: np.ndarray | None = None) -> dict[
     return {pattern.format(index=index, name=name): columns[:, index] for index, name in enumerate(NAMES)}
 
 
+def _wide_from_one(forms: Forms) -> dict[str, Any]:
+    return {f"prob_{index + 1}": forms.probabilities[:, index] for index in range(CLASSES)}
+
+
 def _wide_tables(forms: Forms) -> None:
     ask = {"class_{index}", "score_{index}", "out{index}"}
     patterns = (
@@ -140,6 +144,7 @@ def _wide_tables(forms: Forms) -> None:
         forms.add(f"named_{number}.csv", f"named_{number}.csv", "--probabilities", ",".join(_wide(forms, pattern)))
     forms.table("wide_logit.csv", _wide(forms, "logit_{index}", forms.logits) | {"label": forms.labels})
     forms.table("wide.parquet", _wide(forms, "prob_{index}") | {"label": forms.labels})
+    forms.table("from_one.csv", _wide_from_one(forms) | {"label": forms.labels + 1}, asks=True)
     turned = dict(reversed(_wide(forms, "prob_{index}").items()))
     forms.table("wide_turned.csv", turned | {"label": forms.labels})
     extra = {"path": [f"{row}.png" for row in range(SAMPLES)], "loss": np.zeros(SAMPLES), "pred": forms.predicted}

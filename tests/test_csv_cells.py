@@ -3,6 +3,8 @@
 import math
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from counterpoise.predictions import AmbiguousInputError, Columns, PredictionFileError, csv, read_predictions
@@ -73,6 +75,25 @@ def test_labels_as_people_write_them(tmp_path):
     assert read_predictions(csv_file(tmp_path, correct)).labels.tolist() == [0, 1, -1, 0]
     message = refusal(csv_file(tmp_path, correct + "0.9,perhaps\n"))
     assert message == "row 4, column 'correct' is 'perhaps'; write true or false"
+
+
+def test_classes_that_are_numbers(tmp_path):
+    rows = "".join(f"0.{row},0.{9 - row},0.1,{row + 1}\n" for row in range(3))
+    path = csv_file(tmp_path, "prob_1,prob_3,prob_2,label\n" + rows)
+    with pytest.raises(AmbiguousInputError, match="not numbered from 0 to 2") as asked:
+        read_predictions(path)
+    ((choice, _),) = asked.value.choices
+    assert choice == {"class_names": "1,3,2"}
+    table = read_predictions(path, Columns(**choice))
+    assert (table.labels.tolist(), table.header.class_names) == ([0, 2, 1], ("1", "3", "2"))
+    turned = read_predictions(csv_file(tmp_path, "p1,p0,label\n0.2,0.8,b\n"), Columns(class_names="a,b"))
+    assert (turned.values.tolist(), turned.labels.tolist()) == ([[0.8, 0.2]], [1])
+    pq.write_table(pa.table({"probs": [[0.5, 0.5]] * 3, "label": [20.0, None, 10.0]}), tmp_path / "p.parquet")
+    table = read_predictions(tmp_path / "p.parquet", Columns(class_names="10,20"))
+    assert table.labels.tolist() == [1, -1, 0]
+    path = csv_file(tmp_path, "prob_1,prob_3,prob_2,label\n" + rows)
+    with pytest.raises(PredictionFileError, match="row 0, column 'label' is '1', neither"):
+        read_predictions(path, Columns(class_names="7,8,9"))
 
 
 def test_names_of_samples_are_not_offered_as_labels(tmp_path):

@@ -54,6 +54,7 @@ NOT_PARQUET = {
     "no predictions": ({"score": ["?"]}, "has no predictions: it needs .* its columns are 'score'"),
     "both kinds": ({"logits": [[1.0]], "probabilities": [[1.0]]}, "holds logits .* and probabilities .*logits='logits', or"),
     "numbered from 1": ({"logit_1": [1.0], "logit_2": [1.0], "label": [1]}, "not numbered from 0 to 1"),
+    "numbered and named": ({"logit_1": [1.0], "logit_a": [1.0], "label": [1]}, "a name that is no number"),
     "names and numbers": ({"logit_a": [1.0], "logit_7": [1.0]}, "name that is no number"),
     "ragged": ({"logits": [[1.0, 2.0]] * 4 + [[1.0]]}, "row 4, column 'logits' has 1 values, the rows before it have 2"),
     "first row short": ({"logits": [[1.0]] + [[1.0, 2.0]] * 4}, "row 1, column 'logits' has 2 values"),

@@ -66,7 +66,7 @@ class Columns:
         correct: the column that says whether the prediction was right.
         id: the column of sample ids.
         labels: a file of labels, one for each row.
-        class_names: of the outputs in order, where labels are text.
+        class_names: of the outputs in order, where labels are text, or numbers that are not indices from 0.
         percent: whether probabilities are percentages.
         one_hot: whether labels are rows of K with a single 1.
         multilabel: whether each class is a yes-or-no question of its own.
@@ -147,6 +147,7 @@ class Layout:
         members: M of an ensemble, or None.
         label: the column of labels, none, or one for each label of a multilabel table.
         class_names: of the outputs in order, where known.
+        named_by_number: whether labels are numbers among these names, and not indices.
         prediction: the column of the predicted class, of a table of confidences.
         correct: the column that says whether it was right, likewise.
         id: the column of ids.
@@ -167,6 +168,7 @@ class Layout:
     members: int | None = None
     label: tuple[str, ...] = ()
     class_names: tuple[str, ...] | None = None
+    named_by_number: bool = False
     prediction: str | None = None
     correct: str | None = None
     id: str | None = None
@@ -262,10 +264,12 @@ def label_columns(names: Sequence[str], values: tuple[str, ...]) -> tuple[str, .
     return ()
 
 
-def in_order(columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+def in_order(
+    columns: tuple[str, ...], chosen: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """Columns that are numbered from 0 in that order; of others, the names of their classes.
 
-    A class must not be named by a number: a label 1 could be the class of that name, or the second one.
+    Whether a class is named by a number is asked about: a label 1 could be the class of that name, or the second one.
     """
     if len(columns) == 1:
         return columns, None
@@ -274,10 +278,12 @@ def in_order(columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]
     if not numbered:
         return columns, suffixes
     if sorted(numbered) != list(range(len(columns))):
-        raise PredictionFileError(
-            f"the columns {some(columns)} are not numbered from 0 to {len(columns) - 1}; number them so, or give "
-            "every class a name that is no number"
-        )
+        if chosen is not None:
+            return columns, chosen
+        problem = f"the columns {some(columns)} are not numbered from 0 to {len(columns) - 1}"
+        if len(numbered) < len(columns):
+            raise PredictionFileError(f"{problem}; number them so, or give every class a name that is no number")
+        raise AmbiguousInputError(problem, [({"class_names": joined(suffixes)}, "if the labels are these numbers")])
     return tuple(numbered[index] for index in range(len(columns))), None
 
 

@@ -76,6 +76,8 @@ def class_labels(column: Any, name: str, layout: Layout, first_row: int = 0) -> 
         return _one_hot(column, name, first_row, layout.classes)
     if not _holds_text(column.type) and pa.types.is_nested(column.type):
         column = column.flatten()  # one label in each list
+    if layout.named_by_number and layout.class_names is not None:
+        return _numbered_labels(column, name, layout.class_names, first_row)
     return _labels(column, name, layout.classes, layout.class_names, first_row)
 
 
@@ -226,6 +228,20 @@ def _one_hot(column: Any, name: str, first_row: int, classes: int) -> Array:
         raise PredictionFileError(f"row {first_row + int(wrong[0])}, column {name!r} is not a row with a single 1")
     found: Array = rows.argmax(-1)
     return found
+
+
+def _numbered_labels(column: Any, name: str, names: tuple[str, ...], first_row: int) -> Array:
+    """Numbers among the names of classes, as text or not."""
+    codes, texts = _texts(_as_text(column))
+    index: dict[int | None, int] = {int(each): number for number, each in enumerate(names)}
+    unknown = len(names)
+    numbers = [index.get(index_of(text), unknown) if text else MISSING_LABEL for text in texts]
+    labels = np.array([*numbers, MISSING_LABEL], np.int64)[codes]
+    wrong = np.flatnonzero(labels == unknown)
+    if len(wrong):
+        label = repr(texts[codes[wrong[0]]])
+        raise _wrong_label(first_row + int(wrong[0]), name, label, unknown, from_one=False, names=names)
+    return labels
 
 
 def _text_labels(

@@ -33,6 +33,7 @@ from counterpoise.predictions.columns import (
     classes_within,
     in_order,
     is_found,
+    is_index,
     joined,
     label_columns,
     matching,
@@ -99,6 +100,7 @@ def find_layout(
         class_names=named if layout.kind in VALUES or layout.kind == "multilabel" else None,
         id=one_of(names, IDS, chosen.id, option="id"),
         model=MODEL if MODEL in names else None,
+        named_by_number=all(map(is_index, chosen.names() or ("",))),
         scale=0.01 if chosen.percent else 1.0,
     )
     if reading.like is None and not layout.label and layout.correct is None:
@@ -172,7 +174,7 @@ def _laid_out(
     for name in columns:
         if not is_number(sample, name):
             raise PredictionFileError(f"column {name!r} holds {sample.schema.field(name).type}, not numbers")
-    columns, class_names = in_order(columns)
+    columns, class_names = in_order(columns, chosen.names())
     labels = label_columns(names, columns)
     if chosen.multilabel and not labels:
         wanted = ", ".join(f"'label_{name}'" for name in (class_names or columns)[:2])
