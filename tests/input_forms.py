@@ -153,7 +153,7 @@ def _wide_tables(forms: Forms) -> None:
 
 def _labels(forms: Forms) -> None:
     known = (
-        "y_true", "target", "targets", "labels", "y", "true_label", "ground_truth", "Label", "gt", "y_test", "gold", "actual", "true", "expected",
+        "y_true", "target", "targets", "labels", "y", "true_label", "ground_truth", "Label", "gt", "y_test", "gold", "actual", "expected",
     )  # fmt: skip
     for name in known:
         forms.table(f"label_{name}.csv", _wide(forms, "prob_{index}") | {name: forms.labels})
@@ -334,6 +334,13 @@ def _binary(forms: Forms) -> None:
     forms.table("binary_predicted.csv", {"label": y, "pred_proba": p}, asks=True, **truth)
     texts = np.where(y == 1, "yes", "no")
     forms.table("binary_text.csv", {"label": texts, "probability": p}, asks=True, **truth)
+    answers = np.where(y == 1, "true", "false")
+    forms.table("binary_bare.csv", {"label": answers, "true": p, "false": 1 - p}, asks=True, **truth)
+    forms.table("binary_true.csv", {"label": answers, "prob_True": p, "prob_False": 1 - p}, **truth)
+    forms.table("binary_true.parquet", {"label": y == 1, "prob_true": p, "prob_false": 1 - p}, **truth)
+    for name, label in (("pos", y), ("pos_bool", y == 1), ("pos_float", y.astype(float))):
+        forms.table(f"binary_{name}.csv", {"label": label, "prob_pos": p, "prob_neg": 1 - p}, asks=True, **truth)
+    forms.table("binary_neg.csv", {"label": y, "prob_neg": 1 - p, "prob_pos": p}, **truth)
     forms.table("binary_two.csv", {"label": y, "prob_0": 1 - p, "prob_1": p}, **truth)
 
 
@@ -352,6 +359,9 @@ def _top_label(forms: Forms) -> None:
     firsts = {"target": forms.texts, "top1": texts["prediction"], "top1_prob": confidence, "top2_prob": 0.1}
     forms.table("top_firsts.csv", firsts, **truth)
     forms.table("top_text.parquet", texts, **truth)
+    forms.table(
+        "top_true.csv", {"true": forms.texts, "predicted": texts["prediction"], "conf": confidence}, asks=True, **truth
+    )
     forms.table("top_text.csv", texts, **truth)
     forms.table("top_prob.csv", {"label": y, "pred": predicted, "prob": confidence}, asks=True, **truth)
 

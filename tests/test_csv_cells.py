@@ -96,6 +96,17 @@ def test_classes_that_are_numbers(tmp_path):
         read_predictions(path, Columns(class_names="7,8,9"))
 
 
+def test_the_positive_class_in_the_first_column(tmp_path):
+    path = csv_file(tmp_path, "prob_yes,prob_no,label\n0.9,0.1,1\n0.2,0.8,0\n")
+    with pytest.raises(AmbiguousInputError, match="the first of the columns 'prob_yes', 'prob_no' is that of 'yes'"):
+        read_predictions(path)
+    for order, labels in (("prob_no,prob_yes", ("yes", "no")), ("prob_yes,prob_no", ("no", "yes"))):
+        table = read_predictions(path, Columns(probabilities=order))
+        assert tuple(table.header.class_names[label] for label in table.labels) == labels
+    named = csv_file(tmp_path, "prob_yes,prob_no,label\n0.9,0.1,yes\n0.2,0.8,No\n")
+    assert read_predictions(named).labels.tolist() == [0, 1]
+
+
 def test_names_of_samples_are_not_offered_as_labels(tmp_path):
     path = csv_file(tmp_path, "path,cat,dog\na.png,0.25,0.75\nb.png,0.5,0.5\n")
     with pytest.raises(AmbiguousInputError) as asked:

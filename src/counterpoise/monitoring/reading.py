@@ -21,8 +21,9 @@ from counterpoise.predictions import (
     Reading,
     find_shards,
 )
-from counterpoise.predictions.columns import normal_name, one_of, some
+from counterpoise.predictions.columns import one_of
 from counterpoise.predictions.formats import open_as
+from counterpoise.predictions.names import normal_name, some
 from counterpoise.scoring.batches import checked_rows
 from counterpoise.scoring.units import Progress
 

@@ -14,9 +14,10 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from counterpoise._blocks import rows_at_a_time
-from counterpoise.predictions.columns import CLASS_NAMES, CONFIDENCES, TEXT_NAMES, VALUES, Layout
+from counterpoise.predictions.columns import Layout
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.limits import check_expansion
+from counterpoise.predictions.names import CLASS_NAMES, CONFIDENCES, TEXT_NAMES, VALUES
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import Array, PredictionFileError, native
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from counterpoise.predictions.columns import TEXT_NAMES, Layout, normal_name
+from counterpoise.predictions.columns import Layout
 from counterpoise.predictions.compression import opened, read_bytes
 from counterpoise.predictions.digest import Source
+from counterpoise.predictions.names import TEXT_NAMES, normal_name
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import PredictionFileError
 

@@ -10,21 +10,13 @@ from counterpoise._addresses import as_path
 from counterpoise._files import FilePath
 from counterpoise.predictions.arrays import open_npy, open_npz
 from counterpoise.predictions.arrow import open_arrow
-from counterpoise.predictions.columns import (
-    IDS,
-    LABELS,
-    VALUES,
-    AmbiguousInputError,
-    Columns,
-    Reading,
-    normal_name,
-    some,
-)
+from counterpoise.predictions.columns import AmbiguousInputError, Columns, Reading
 from counterpoise.predictions.compression import COMPRESSED, bare_suffix
 from counterpoise.predictions.csv import open_csv
 from counterpoise.predictions.digest import Source, checked
 from counterpoise.predictions.json_files import open_json, open_json_lines
 from counterpoise.predictions.layout import class_labels
+from counterpoise.predictions.names import IDS, LABELS, VALUES, normal_name, some
 from counterpoise.predictions.parquet import open_parquet
 from counterpoise.predictions.prediction_file import PredictionFile, RawTable, prediction_file, refusing
 from counterpoise.predictions.sample import texts_in

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from counterpoise.predictions.columns import SPACES, TRUTH, Layout, Reading, index_of, some, stripped
+from counterpoise.predictions.columns import Layout, Reading
+from counterpoise.predictions.names import SPACES, TRUTH, index_of, some, stripped
 from counterpoise.predictions.table import (
     CATEGORIES,
     MISSING_LABEL,
@@ -196,6 +197,8 @@ def _labels(
     if _holds_text(kind):
         return _text_labels(column, name, classes, names, first_row, width=width)
     if pa.types.is_boolean(kind):
+        if {each.casefold() for each in names or ()} == {*TRUTH}:
+            return _text_labels(column.cast(pa.string()), name, classes, names, first_row, width=width)
         column = column.cast(pa.int8())
     elif pa.types.is_floating(kind):
         column = _whole(column, name, first_row, width=width)

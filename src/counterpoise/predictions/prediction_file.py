@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from counterpoise._blocks import rows_at_a_time
 from counterpoise._files import FilePath
-from counterpoise.predictions.columns import DESCRIPTIVE, GROUPED, AmbiguousInputError, Layout, Reading, some
+from counterpoise.predictions.columns import AmbiguousInputError, Layout, Reading
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.layout import models_of, tables
+from counterpoise.predictions.names import DESCRIPTIVE, GROUPED, some
 from counterpoise.predictions.recognition import find_layout
 from counterpoise.predictions.table import Header, Kind, PredictionFileError, Predictions
 

@@ -9,42 +9,43 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from counterpoise.predictions.columns import (
-    CONFIDENCES,
-    CORRECT,
-    DESCRIPTIVE,
-    IDS,
-    LABELS,
-    LOGITS,
-    MODEL,
-    POSITIVE,
-    PREDICTED,
-    PROBABILITIES,
-    TEXT_NAMES,
-    VALUES,
     AmbiguousInputError,
     Choice,
     Columns,
     Layout,
     Reading,
+    in_order,
+    matching,
+    one_of,
+)
+from counterpoise.predictions.names import (
+    CONFIDENCES,
+    CORRECT,
+    DESCRIPTIVE,
+    IDS,
+    LABELS,
+    MODEL,
+    POSITIVE,
+    PREDICTED,
+    TEXT_NAMES,
+    TRUTH,
+    VALUES,
     class_suffixes,
     classes_within,
-    in_order,
     is_found,
     is_index,
     joined,
     label_columns,
-    matching,
     normal_name,
-    one_of,
     pattern_of,
     reads_as_index,
     some,
     span,
     stripped,
 )
+from counterpoise.predictions.offers import perhaps_labels, unnamed
 from counterpoise.predictions.sample import (
     categories_of,
     is_floating,
@@ -52,7 +53,6 @@ from counterpoise.predictions.sample import (
     is_number,
     largest,
     list_width,
-    repeats,
     single_ones,
     sums_to,
     texts_in,
@@ -118,7 +118,7 @@ def find_layout(
         )
     used = {*layout.read, *DESCRIPTIVE}
     ignored = tuple(name for name in names if name not in used and name)
-    perhaps = () if layout.label or layout.correct else _perhaps_labels(sample, layout, ignored)
+    perhaps = () if layout.label or layout.correct else perhaps_labels(sample, layout, ignored)
     return replace(layout, ignored=ignored, perhaps_labels=perhaps)
 
 
@@ -155,7 +155,7 @@ def _with_values(sample: pa.RecordBatch, reading: Reading, members: Mapping[str,
         return _laid_out(sample, "probabilities", bare, members, chosen)
     if reading.like is not None and len(lists := [name for name in names if is_list(sample, name)]) == 1:
         return _laid_out(sample, reading.like.kind, (lists[0],), members, chosen)
-    raise _unnamed(sample, predicted, chosen)
+    raise unnamed(sample, predicted, chosen)
 
 
 def _laid_out(
@@ -252,6 +252,7 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
         return replace(layout, one_hot=True)
     texts = texts_in(column)
     layout = _with_classes(layout, texts)
+    _require_plain_order(column, layout, chosen)
     if layout.class_names is not None or not texts or all(reads_as_index(text) for text in texts):
         return layout
     categories = categories_of(sample, name)
@@ -270,31 +271,25 @@ def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Lay
     )
 
 
+def _require_plain_order(column: pa.Array, layout: Layout, chosen: Columns) -> None:
+    """Ask what y = 1 is where labels are no names and the first of two classes is called the positive one."""
+    names = tuple(name.casefold() for name in layout.class_names or ())
+    if len(names) != 2 or names[0] not in POSITIVE or chosen.probabilities or chosen.logits or chosen.class_names:
+        return
+    if any(not reads_as_index(text) for text in texts_in(column)) or {*names} == {*TRUTH}:
+        return
+    orders = (layout.values[::-1], layout.values)
+    raise AmbiguousInputError(
+        f"labels are 0 and 1, and the first of the columns {some(layout.values)} is that of {names[0]!r}",
+        [({layout.kind: joined(order)}, f"y = 1 is that of {order[1]!r}") for order in orders],
+    )
+
+
 def _with_classes(layout: Layout, texts: Sequence[str]) -> Layout:
     """With the classes that these labels are found to be within the names of the columns."""
     if layout.class_names != (columns := stripped(layout.values)):
         return layout
     return replace(layout, class_names=classes_within(columns, stripped(texts)))
-
-
-def _perhaps_labels(sample: pa.RecordBatch, layout: Layout, ignored: Sequence[str]) -> tuple[str, ...]:
-    """Columns of indices of classes, or of texts that all are classes, or predicted ones."""
-    classes = set(layout.class_names or ())
-    if layout.prediction is not None:
-        classes |= set(texts_in(sample.column(layout.prediction)))
-
-    def fits(column: pa.Array) -> bool:
-        if texts := texts_in(column):
-            return set(texts) <= classes
-        return pa.types.is_integer(column.type) and _are_indices(column, layout)
-
-    return tuple(name for name in ignored if fits(sample.column(name)))
-
-
-def _are_indices(column: pa.Array, layout: Layout) -> bool:
-    """Whether integers are indices of classes; of a confidence nobody knows how many there are."""
-    least, most = pc.min_max(column).as_py().values()
-    return least is not None and least >= 0 and (layout.kind == "confidence" or most < layout.classes)
 
 
 def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...]]]:
@@ -332,52 +327,3 @@ def _bare_columns(sample: pa.RecordBatch, reading: Reading) -> tuple[str, ...]:
     if len(found) > 1 and texts and texts <= set(found) and sums_to(sample, found, 1):
         return found
     return ()
-
-
-def _unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> PredictionFileError:
-    """What to say of a table in which no name tells the predictions; a question, where something could be them."""
-    names = sample.schema.names
-    for name in names:
-        if normal_name(name) in (*LOGITS, *PROBABILITIES) and (found := texts_in(sample.column(name))):
-            return PredictionFileError(
-                f"column {name!r} holds text, such as {found[0]!r:.60}; give each class a column of its own, or write "
-                "lists as Parquet or JSON lines"
-            )
-    free = [name for name in names if name and normal_name(name) not in TEXT_NAMES and name != chosen.label]
-    lists = [name for name in names if is_list(sample, name) and (name in free or normal_name(name) in PREDICTED)]
-    numbers = [name for name in free if is_number(sample, name)]
-    label: dict[str, str] = {}
-    if chosen.label is None and chosen.labels is None and not any(normal_name(name) in LABELS for name in names):
-        others = [name for name in free if name not in lists and not is_floating(sample, name)]
-        others = [name for name in others if repeats(sample, name)]
-        if len(others) == 1 < len(free):
-            label = {"label": others[0]}
-            numbers = [name for name in numbers if name not in others]
-    groups: dict[str, list[str]] = {}
-    for name in numbers:
-        groups.setdefault(re.sub(r"[0-9]+$", "", name), []).append(name)
-    wide = [tuple(found) for found in groups.values() if len(found) > 1]
-    if not wide and len(numbers) > 1 and sums_to(sample, tuple(numbers), 1):
-        wide = [tuple(numbers)]
-    choices: list[tuple[Choice, str]] = []
-    for columns in (*((name,) for name in lists), *wide):
-        pattern = pattern_of(columns, names)
-        whole = sums_to(sample, columns, 1)
-        both = [
-            ({"probabilities": pattern} | label, "each of the first rows sums to 1" if whole else ""),
-            ({"logits": pattern} | label, ""),
-        ]
-        choices += both if whole else both[::-1]
-    numbers = [name for name in numbers if is_floating(sample, name)] or numbers
-    if not choices and predicted is not None:
-        choices = [({"confidence": name} | label, f"of the prediction in {predicted!r}") for name in numbers[:2]]
-    elif not choices:
-        kinds = ["logits" if normal_name(name).startswith(LOGITS) else "probabilities" for name in numbers[:2]]
-        choices = [({kind: name} | label, "of y = 1") for kind, name in zip(kinds, numbers, strict=False)]
-    if not choices:
-        wanted = "'logits' or 'probabilities', or one column 'logit_NAME' or 'probability_NAME' for each class"
-        return PredictionFileError(f"the table has no predictions: it needs {wanted}; its columns are {some(names)}")
-    held = span(tuple(lists) or (wide[0] if wide else tuple(numbers[:2])))
-    return AmbiguousInputError(
-        f"no name says what the predictions are: {held} could be, and its columns are {some(names)}", choices
-    )

@@ -21,7 +21,8 @@ from counterpoise.predictions import (
     Reading,
     ShardSet,
 )
-from counterpoise.predictions.columns import AmbiguousInputError, joined
+from counterpoise.predictions.columns import AmbiguousInputError
+from counterpoise.predictions.names import joined
 from counterpoise.predictions.table import Kind
 from counterpoise.scoring.batches import FileBatch
 from counterpoise.scoring.guarantees import try_guarantees

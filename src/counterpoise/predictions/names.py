@@ -1,0 +1,184 @@
+"""How columns are called, and texts of names."""
+
+import csv
+import fnmatch
+import io
+import itertools
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+from counterpoise.predictions.table import CATEGORIES, Kind
+
+LABELS = (
+    "label", "labels", "target", "targets", "y_true", "y", "y_test", "true_label", "true_labels", "true_class",
+    "ground_truth", "gt", "truth", "gold", "gold_label", "actual", "actual_label", "actual_class", "expected",
+)  # fmt: skip
+PREDICTED = (
+    "prediction", "predictions", "pred", "preds", "y_pred", "y_hat", "predicted", "predicted_label", "predicted_class",
+    "pred_label", "pred_class", "top1", "top_1",
+)  # fmt: skip
+CONFIDENCES = (
+    "confidence", "confidences", "conf", "max_probability", "max_prob", "max_softmax", "msp", "top1_prob", "top_1_prob",
+    "top1_probability", "top1_confidence", "top1_score",
+)  # fmt: skip
+CORRECT = ("correct", "is_correct")
+IDS = ("id", "ids", "sample_id", "image_id", "uid")
+MODEL = "model"
+CLASS_NAMES = "class_names"
+"""What is no column: the names of the outputs in order."""
+SPACES = " \t"
+"""What may stand around the names of columns and of classes."""
+SEPARATORS = ("_", " ", "-", ".", "/", ":", "[")
+"""What may stand between a known name and a class; after the last, `]` follows."""
+LOGITS = ("logit", "logits", "y_logits", "log_probability", "log_probabilities", "log_prob", "log_probs", "logprob",
+           "logprobs", "log_proba", "log_softmax")  # fmt: skip
+PROBABILITIES = (
+    "probability", "probabilities", "prob", "probs", "proba", "probas", "y_prob", "y_probs", "y_proba",
+    "y_pred_proba", "predict_proba", "pred_proba", "pred_prob", "pred_probs", "softmax",
+)  # fmt: skip
+# Softmax of log-probabilities gives the probabilities back, so they are logits.
+VALUES: dict[Kind, tuple[str, ...]] = {"logits": LOGITS, "probabilities": PROBABILITIES}
+TRUTH = {"true": 1, "false": 0}
+"""Labels of two classes that are no numbers."""
+_LARGEST_EXACT = 2.0**53
+POSITIVE = ("1", "pos", "positive", "true", "yes")
+"""What follows the prefix in the name of a binary model's only column: the probability is that of y = 1."""
+DESCRIPTIVE = (*CATEGORIES, "severity", "in_distribution")
+GROUPED = ("domain", "corruption", "severity")
+"""Columns that samples are grouped by wherever they are."""
+TEXT_NAMES = (*LABELS, *PREDICTED, *CORRECT, *IDS, *DESCRIPTIVE, MODEL)
+"""Columns that are not predictions, whose cells may be text."""
+
+
+def classes_within(columns: tuple[str, ...], labels: Collection[str]) -> tuple[str, ...]:
+    """The part of each column's name that is a class by these labels, between what all names begin and end with.
+
+    >>> classes_within(("P(y=cat)", "P(y=dog)"), {"dog"})
+    ('cat', 'dog')
+    """
+    starts, ends = (_boundaries(names) for names in (columns, [name[::-1] for name in columns]))
+    for start, end in itertools.product(starts, ends):
+        names = tuple(name[start : len(name) - end] for name in columns)
+        if all(names) and set(labels) <= set(names):
+            return names
+    return columns
+
+
+def _boundaries(names: Sequence[str]) -> list[int]:
+    """Lengths of the beginnings that all names share and that end in no letter or digit, 0 first."""
+    shared = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return [0, *(place for place, letters in enumerate(shared, 1) if not letters[0].isalnum())]
+
+
+def label_columns(names: Sequence[str], values: tuple[str, ...]) -> tuple[str, ...]:
+    """Of a multilabel table, the column of labels for each column of probabilities, or none."""
+    if len(values) < 2:
+        return ()
+    for prefix in LABELS:
+        wanted = tuple(f"{prefix}_{suffix}" for suffix in class_suffixes(values))
+        if set(wanted) <= set(names):
+            return wanted
+    return ()
+
+
+def class_suffixes(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """What follows the prefix that all columns share, which is a known one or ends at a number or an underscore."""
+    columns = stripped(columns)
+    for known in (*PROBABILITIES, *LOGITS, "p"):
+        for end in (*SEPARATORS, ""):
+            prefix = f"{known}{end}"
+            if all(_starts(name, prefix) for name in columns):
+                rest = tuple(name[len(prefix) :].removesuffix("]" if end == "[" else "") for name in columns)
+                if all(rest) and (end or all(is_index(each) for each in rest)):
+                    return rest
+    shared = re.match(r"^(.*?)[0-9]+$", columns[0])
+    if shared and all(re.fullmatch(re.escape(shared[1]) + r"[0-9]+", name) for name in columns):
+        return tuple(name[len(shared[1]) :] for name in columns)
+    return columns
+
+
+def _starts(name: str, prefix: str) -> bool:
+    return name[: len(prefix)].casefold() == prefix
+
+
+def is_found(names: Sequence[str], pattern: str) -> bool:
+    """Whether a pattern stands for any column."""
+    return any(fits(name, each) for name in names for each in (pattern, *listed(pattern)))
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a pattern, such as `p*`, stands for a name."""
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def pattern_of(columns: tuple[str, ...], names: Sequence[str]) -> str:
+    """The shortest pattern that stands for these columns and no other."""
+    shared, begun = re.sub(r"[0-9]+$", "", columns[0]), columns[0][: _boundaries(columns)[-1]]
+    for pattern in (f"{shared}*", f"{shared}[0-9]*", f"{begun}*"):
+        if len(columns) > 1 and tuple(name for name in names if fnmatch.fnmatchcase(name, pattern)) == columns:
+            return pattern
+    return joined(columns)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Names with commas between them; one that has a comma stands in quotes, as in CSV."""
+    return stripped(next(csv.reader([text], skipinitialspace=True), []))
+
+
+def joined(names: Iterable[str]) -> str:
+    """The text of which `listed` makes the names.
+
+    >>> joined(["cat", "fox, red"])
+    'cat,"fox, red"'
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(names)
+    return text.getvalue()
+
+
+def stripped(names: Iterable[str]) -> tuple[str, ...]:
+    """Names without spaces and tabs around them."""
+    return tuple(name.strip(SPACES) for name in names)
+
+
+def normal_name(name: str) -> str:
+    """A column's name as known ones are written.
+
+    >>> normal_name("Y-True "), normal_name("logits[3]"), normal_name("logits/3")
+    ('y_true', 'logits_3', 'logits_3')
+    """
+    return re.sub(rf"[{re.escape(''.join(SEPARATORS))}]+", "_", re.sub(r"\]$", "", name.strip().casefold()))
+
+
+def is_index(text: str) -> bool:
+    """Whether text is a whole number."""
+    return re.fullmatch(r"-?[0-9]{1,18}", text) is not None
+
+
+def reads_as_index(text: str) -> bool:
+    """Whether a label is the index of a class as text: a whole number, or true or false."""
+    return index_of(text) is not None or text.strip().lower() in TRUTH
+
+
+def index_of(text: str) -> int | None:
+    """The whole number that a text is, however it is written.
+
+    >>> index_of("3"), index_of("3.0"), index_of("3.000e+00"), index_of("3.5"), index_of("three")
+    (3, 3, 3, None, None)
+    """
+    if is_index(text.strip()):
+        return int(text)
+    if re.fullmatch(r"-?[0-9]{1,15}([.][0-9]*)?([eE][+-]?[0-9]{1,2})?", text.strip()) is None:
+        return None
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < _LARGEST_EXACT else None
+
+
+def span(names: Sequence[str]) -> str:
+    """The first and the last name."""
+    return repr(names[0]) if len(names) == 1 else f"{names[0]!r} to {names[-1]!r}"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
