@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from counterpoise.cli import main
-from input_forms import Form, write_forms
+from form_files import Form
+from input_forms import write_forms
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 

@@ -215,8 +215,11 @@ def test_members_are_checked_one_by_one(tmp_path):
 def test_a_file_without_labels_is_told_where_they_are_looked_for(tmp_path):
     logits, labels = drawn(8, n=50)
     np.savez(tmp_path / "a.npz", logits=logits.numpy(), lable=labels.numpy())
-    with pytest.raises(PredictionFileError, match=r"name the column of labels with --label .*ignored: 'lable'"):
+    with pytest.raises(PredictionFileError, match=r"no labelled .*ignored: 'lable'.* Choose label='lable'"):
         score_files([tmp_path / "a.npz"])
+    np.savez(tmp_path / "b.npz", logits=logits.numpy(), losses=logits.numpy()[:, 0])
+    with pytest.raises(PredictionFileError, match=r"name the column of labels with --label .*ignored: 'losses'"):
+        score_files([tmp_path / "b.npz"])
 
 
 def test_foreign_files_of_one_name_are_two_sets(tmp_path):
