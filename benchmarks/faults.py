@@ -1,4 +1,4 @@
-"""Faults at full size: `python -m benchmarks.faults [--kills] [--grid] [--disk] [--short]`.
+"""Faults at full size: `python -m benchmarks.faults [--kills] [--grid] [--disk]`.
 
 - Kills: 200 runs are killed with SIGKILL and resumed, in turn over SGD and AdamW, images in memory, streamed and in tar
   shards, and cross-entropy, MTE-1, MTE-1 with a shared trunk, MTE-1 whose auxiliary has a process of its own, and an
@@ -30,13 +30,13 @@ from counterpoise.recipes.savings import SavingOptions
 from counterpoise_study.grid import run_sequentially
 from counterpoise_study.store import Store
 
-TRIALS, SHORT_TRIALS = 200, 3
+TRIALS = 200
 GRID_SEEDS = 83
 """For 500 cells."""
 GRID_KILLS = grid.Kills(workers=60, coordinators=10)
 
-DISK_SEEDS, SHORT_DISK_SEEDS = 5, 1
-"""For 32 cells, and for 8."""
+DISK_SEEDS = 5
+"""For 32 cells."""
 MOST_ATTEMPTS = 100
 ONE_IN = 200
 SPACE = (100_000, 400_000)
@@ -61,30 +61,29 @@ def main() -> None:
     parts = ("kills", "grid", "disk")
     for part in parts:
         parser.add_argument(f"--{part}", action="store_true", help="this alone")
-    parser.add_argument("--short", action="store_true", help="3 kills, and 8 cells on a failing disk")
-    parser.add_argument("--trials", type=int, default=None, help="number of kills")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="number of kills")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     options = parser.parse_args()
-    chosen = [part for part in parts if getattr(options, part)] or ["kills", "disk"] + ["grid"] * (not options.short)
+    chosen = [part for part in parts if getattr(options, part)] or parts
     figures: dict[str, Any] = {}
     checks: list[Check] = []
     with tempfile.TemporaryDirectory() as scratch:
         if "kills" in chosen:
-            trials = options.trials or (SHORT_TRIALS if options.short else TRIALS)
-            done = interruptions.run_trials(killed_recipes(Path(scratch)), trials, seed=options.seed)
+            done = interruptions.run_trials(killed_recipes(Path(scratch)), options.trials, seed=options.seed)
             figures["kills"] = {
-                "trials": trials,
+                "trials": options.trials,
                 "same": done.same,
                 "killed in the state": dict(done.killed_at),
                 "temporary files left": done.left,
             }
-            checks.append(Check("killed runs that end with the same state and losses", done.same, at_least=trials))
+            checks.append(
+                Check("killed runs that end with the same state and losses", done.same, at_least=options.trials)
+            )
             checks.append(Check("temporary files that killed runs left", done.left, at_most=0))
         if "disk" in chosen:
-            seeds = SHORT_DISK_SEEDS if options.short else DISK_SEEDS
-            for name, outcome in failing_disks(Path(scratch), seeds=seeds, seed=options.seed).items():
+            for name, outcome in failing_disks(Path(scratch), seeds=DISK_SEEDS, seed=options.seed).items():
                 figures[name] = asdict(outcome)
-                checks += outcome.checks(name, cells=2 * (3 * seeds + 1))
+                checks += outcome.checks(name, cells=2 * (3 * DISK_SEEDS + 1))
         if "grid" in chosen:
             survived = grid.faults(Path(scratch), grid.grid_of(GRID_SEEDS), kills=GRID_KILLS, seed=options.seed)
             figures["grid"] = asdict(survived)

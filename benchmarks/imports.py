@@ -23,7 +23,7 @@ from counterpoise.predictions import Predictions, write_predictions
 MOST_SECONDS = 0.15
 WANTED_RATIO = 1.3
 MOST_RATIO = 1.5
-REPETITIONS = 4
+REPETITIONS = 3
 SAMPLES, CLASSES = 10_000, 10
 QUICK = ("--version", "--help", "methods", "recipes")
 ALLOWED = ("counterpoise", "torch", "numpy", "safetensors")

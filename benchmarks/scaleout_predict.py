@@ -1,12 +1,11 @@
-"""Predicting many shards in an object store with kills: `python -m benchmarks.scaleout_predict [--short]`.
+"""Predicting many shards in an object store with kills: `python -m benchmarks.scaleout_predict`.
 
 CIFAR-10 images in shards on an S3 server (`rclone serve s3`) are predicted by two workers of a local Ray cluster.
 SIGKILL ends a worker and then the program that gives out the work; the same command is given again. Every shard must be
 written once, with the probabilities of a single process, and the scores without files must be those of the files.
 Then four shards and all of them are predicted undisturbed: the memory of a worker must not grow with their number.
 
-`--short`: 400 images in 4 shards, processes instead of Ray, and memory is not measured. Linux alone: processes are
-looked up in /proc.
+Linux alone: processes are looked up in /proc.
 """
 
 import argparse
@@ -66,7 +65,7 @@ class Size:
     width: int
 
 
-LONG, SHORT = Size(20_000, 16, "ray", width=32), Size(400, 4, "processes", width=8)
+SIZE = Size(20_000, 16, "ray", width=32)
 
 
 @dataclass(frozen=True)
@@ -109,19 +108,18 @@ class Outcome:
 def main() -> None:
     """Measure, print JSON, compare with the limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="400 images in 4 shards, by processes")
     parser.add_argument("--drive", nargs=4, metavar=("ENGINE", "RUN", "DATA", "OUT"), help="be what may be killed")
     parser.add_argument("--hold", action="store_true", help="wait before the manifest, for the kill that must come")
     options = parser.parse_args()
     if options.drive is not None:
         drive(*options.drive, hold=options.hold)
         return
-    figures, checks = measured(SHORT if options.short else LONG, memory=not options.short)
-    finish(" ".join(["python -m benchmarks.scaleout_predict", *sys.argv[1:]]), figures, checks)
+    figures, checks = measured(SIZE)
+    finish("python -m benchmarks.scaleout_predict", figures, checks)
 
 
-def measured(size: Size, *, memory: bool) -> tuple[dict[str, Any], list[Check]]:
-    """Figures and checks, for this program or for one that measures more."""
+def measured(size: Size) -> tuple[dict[str, Any], list[Check]]:
+    """Figures and checks."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
@@ -132,11 +130,10 @@ def measured(size: Size, *, memory: bool) -> tuple[dict[str, Any], list[Check]]:
             outcome = faults(run, size, behind=bucket)
             progress(f"faults: {outcome}")
             figures, checks = {"size": asdict(size), "faults": asdict(outcome)}, outcome.checks(size)
-            if memory:
-                peaks = [peak_memory(run, name, size.engine) for name in ("few", "images")]
-                ratio = peaks[1] / peaks[0]
-                figures["memory"] = {"shards": [FEW, size.shards], "peak_bytes_of_a_worker": peaks, "ratio": ratio}
-                checks.append(Check(f"memory of a worker, {size.shards} shards over {FEW}", ratio, at_most=GROWTH))
+            peaks = [peak_memory(run, name, size.engine) for name in ("few", "images")]
+            ratio = peaks[1] / peaks[0]
+            figures["memory"] = {"shards": [FEW, size.shards], "peak_bytes_of_a_worker": peaks, "ratio": ratio}
+            checks.append(Check(f"memory of a worker, {size.shards} shards over {FEW}", ratio, at_most=GROWTH))
     return figures, checks
 
 

@@ -188,6 +188,6 @@ def worker(rank: int, world: int, rendezvous: str) -> None:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_shards_equal_the_whole(world: int, tmp_path: Path) -> None:
     mp.start_processes(worker, (world, str(tmp_path / "rendezvous")), nprocs=world, start_method="forkserver")

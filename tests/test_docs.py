@@ -24,6 +24,7 @@ PROGRAMS = {"counterpoise": cli.parse, "counterpoise-study": study_cli.parse}
 NEED_DATA = {"docs/tutorial.md": "cifar10"}
 NEED_NETWORK = {"docs/photos.md": "weights are downloaded"}
 SMALLER = {
+    "docs/benchmark.md": {"--seeds 2": "--seeds 1"},
     "docs/photos.md": {
         "train photos/ --recipe finetune": "train photos/ --recipe finetune --epochs 2 --data.size 8 --data.workers 0 --optimizer.layer-decay 1"
         + "".join(

@@ -172,7 +172,7 @@ def compare(name: str, dtype: torch.dtype, seeds: range) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_against_an_independent_definition(name, dtype):
-    compare(name, dtype, range(250))
+    compare(name, dtype, range(100))
 
 
 @pytest.mark.long

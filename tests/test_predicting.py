@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import tarfile
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks.object_store import object_store
-from benchmarks.scaleout_predict import SHORT, cifar_shards, faults, largest_difference, untrained_run, whole
+from benchmarks.scaleout_predict import Size, cifar_shards, faults, largest_difference, untrained_run, whole
 from counterpoise.cli import parse
 from counterpoise.cli.program import UsageError
 from counterpoise.data import load_images
@@ -61,13 +60,17 @@ def values(folder):
 
 
 def test_files_in_a_store_are_predicted_once_whatever_is_killed(tmp_path, monkeypatch):
-    """A worker, then the program itself; nobody is left behind, and the command given again ends the work."""
+    """The short form of `python -m benchmarks.scaleout_predict`: a worker is killed, then the program itself.
+
+    Nobody is left behind, and the command given again ends the work.
+    """
+    size = Size(ROWS, SHARDS, "processes", width=8)
     run, bucket = untrained_run(tmp_path / "run"), tmp_path / "store" / "bucket"
     cifar_shards(bucket / "images", ROWS, SHARDS)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with object_store(tmp_path / "store"):
-        outcome = faults(run, replace(SHORT, images=ROWS, shards=SHARDS), behind=bucket)
-    assert [check.name for check in outcome.checks(SHORT) if not check.passed] == []
+        outcome = faults(run, size, behind=bucket)
+    assert [check.name for check in outcome.checks(size) if not check.passed] == []
 
 
 def test_run_images_and_predictions_may_all_be_in_a_store(tmp_path, run, images, predicted, capsys):

@@ -27,7 +27,7 @@ from counterpoise.predictions import (
 from counterpoise.predictions import footer as footer_module
 from prediction_tables import a_table, difference, write_digest_anew
 
-FLIPS, TRUNCATIONS = 2_000, 200
+FLIPS, TRUNCATIONS = 1_000, 100
 ROWS = 300
 
 
@@ -116,12 +116,12 @@ class TestDamage:
             pq.write_table(pa.table({{"label": [0] * 50, "logits": [[1.0, 2.0]] * 50}}), foreign)
             data = foreign.read_bytes()
             start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-            bits = random_bits(foreign, times=600, seed=3, start=start)
+            bits = random_bits(foreign, times=300, seed=3, start=start)
             print(json.dumps(flip_and_read(foreign, read_predictions(foreign), bits)))
             """,
         )
         own, foreign = map(json.loads, printed.splitlines())
-        assert (sum(own.values()), sum(foreign.values())) == (FLIPS, 600)
+        assert (sum(own.values()), sum(foreign.values())) == (FLIPS, 300)
         # Page checksums guard the rows of an own file; the texts of its header lie outside them.
         assert set(own) <= {"refused", "null", "header"}
         assert own.get("header", 0) < 0.02 * FLIPS
