@@ -20,7 +20,7 @@ settings.load_profile("default")
 if "COUNTERPOISE_WARM" in os.environ:
     multiprocessing.set_executable(f"{os.environ['COUNTERPOISE_WARM']}/python")
 multiprocessing.get_context("forkserver").set_forkserver_preload(
-    ["counterpoise.training.tuning", "counterpoise_study.grid"]
+    ["counterpoise.training.tuning", "counterpoise_study.grid", "timm"]
 )
 
 

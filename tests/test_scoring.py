@@ -8,47 +8,16 @@ import pytest
 import torch
 
 import counterpoise
-from counterpoise.calibrators import TemperatureScaling
 from counterpoise.metrics import ScoreOptions, ScoreState
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import Key
-from counterpoise.metrics.keys import mixed, sample_keys
-from counterpoise.metrics.trial import MOST_SAMPLES, TrialSample
+from counterpoise.metrics.keys import mixed
 from counterpoise.predictions import Header, PredictionFileError, Predictions, write_predictions
-from counterpoise.scoring import fit_temperature, score_files
+from counterpoise.scoring import score_files
 from counterpoise.scoring.parallel import ordered_map
-from counterpoise.scoring.recalibration import try_temperature
+from scored_files import K, N, drawn, same_estimates, write, write_shards
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
-N, K = 1200, 4
-
-
-def drawn(seed: int, *, n: int = N, sharpness: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(n, K, generator=generator)
-    labels = torch.multinomial(torch.softmax(logits, -1), 1, generator=generator).squeeze(-1)
-    return sharpness * logits, labels
-
-
-def write(path, **columns):
-    write_predictions(path, Predictions.of(**columns))
-    return path
-
-
-def write_shards(folder, *, rows=97, **columns):
-    folder.mkdir()
-    for start in range(0, len(next(iter(columns.values()))), rows):
-        part = {name: values[start : start + rows] for name, values in columns.items()}
-        ids = np.arange(start, start + len(next(iter(part.values()))))
-        write(folder / f"part-{start // rows}.parquet", ids=ids, **part)
-    return folder
-
-
-def same_estimates(one, other, *, rel=1e-9):
-    assert one.keys() == other.keys()
-    for key, estimate in one.items():
-        for part in ("value", "low", "high"):
-            assert getattr(estimate, part) == pytest.approx(getattr(other[key], part), rel=rel, abs=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize("writing", [write, write_shards])
@@ -291,39 +260,6 @@ def test_foreign_files_must_be_of_the_same_kind(tmp_path):
         score_files([])
 
 
-def test_temperature_is_fitted_on_one_half_and_measured_on_the_other(tmp_path):
-    logits, labels = drawn(10, n=4000, sharpness=3.0)
-    path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
-    tried = score_files([path]).models[0].recalibration
-    assert tried.temperature == pytest.approx(3.0, rel=0.1)
-    assert (tried.state, tried.fitted_on, tried.measured_on) == ("converged", 2000, 2000)
-    assert tried.after[Key.ECE].value < 0.3 * tried.before[Key.ECE].value
-    assert sum(tried.bins_before.count) == sum(tried.bins_after.count) == 2000
-    few = write(tmp_path / "few.parquet", logits=logits[:150], labels=labels[:150])
-    assert score_files([few]).models[0].recalibration is None
-
-
-def test_the_sample_that_a_temperature_is_tried_on_depends_on_ids_alone():
-    rows = MOST_SAMPLES + 20_000
-    logits, labels = (
-        torch.randn(rows, 2, generator=torch.Generator().manual_seed(11)),
-        torch.zeros(rows, dtype=torch.long),
-    )
-    results = []
-    for step in (rows, 50_000, 7_001):
-        sample, order = TrialSample(2), torch.randperm(rows, generator=torch.Generator().manual_seed(step))
-        for part in order.split(step):
-            batch = counterpoise.metrics.inputs.prediction_table(
-                logits=logits[part], labels=labels[part]
-            ).checked_rows()
-            sample.add(batch, sample_keys(part), np.zeros(len(part), np.uint64))
-        assert len(sample) == MOST_SAMPLES
-        results.append(sample.samples()[0])
-    assert torch.equal(results[0], results[1])
-    assert torch.equal(results[0], results[2])
-    assert try_temperature(TrialSample(K), options=ScoreOptions()) is None
-
-
 def test_mixed_numbers_look_uniform():
     groups = (mixed(np.arange(100_000), salt=0) % np.uint64(100)).astype(int)
     counts = np.bincount(groups, minlength=100)
@@ -362,42 +298,3 @@ def test_threads_do_not_change_a_bit(tmp_path):
     assert len({score_files([path, other], threads=threads).to_json() for threads in (1, 3)}) == 1
     with pytest.raises(ValueError, match="threads must be at least 1"):
         score_files([path], threads=0)
-
-
-@pytest.mark.parametrize("kind", ["logits", "probabilities", "members"])
-def test_scores_at_a_temperature_are_those_of_scaled_predictions(tmp_path, kind):
-    logits, labels = drawn(0)
-    foreign = torch.randn(200, K, generator=torch.Generator().manual_seed(1))
-    temperature = 1.7
-    if kind == "logits":
-        columns, foreign_columns = {"logits": logits}, {"logits": foreign}
-        scaled, foreign_scaled = logits / temperature, foreign / temperature
-    elif kind == "probabilities":
-        columns, foreign_columns = {"probabilities": logits.softmax(-1)}, {"probabilities": foreign.softmax(-1)}
-        scaled, foreign_scaled = logits / temperature, foreign / temperature
-    else:
-        members, foreign_members = torch.stack([logits, logits.roll(1, -1)], 1), torch.stack([foreign, 2 * foreign], 1)
-        columns, foreign_columns = {"logits": members}, {"logits": foreign_members}
-        scaled = members.softmax(-1).mean(1).log() / temperature
-        foreign_scaled = foreign_members.softmax(-1).mean(1).log() / temperature
-    path = write(tmp_path / "a.parquet", labels=labels, **columns)
-    other = write(tmp_path / "svhn.parquet", **foreign_columns)
-    (found,) = score_files([path], ood=[other], temperature=temperature).models
-    expected = counterpoise.evaluate(logits=scaled, labels=labels, ood_logits=foreign_scaled)
-    same_estimates(found.estimates, expected.estimates, rel=1e-4)
-    same_estimates(found.misclassification.estimates, expected.misclassification.estimates, rel=1e-4)
-    same_estimates(found.ood["svhn"].estimates, expected.ood["ood"].estimates, rel=1e-4)
-
-
-def test_a_temperature_is_fitted_on_a_file_as_on_its_logits(tmp_path):
-    logits, labels = drawn(0, sharpness=2.0)
-    fitted = fit_temperature(write(tmp_path / "validation.parquet", logits=logits, labels=labels))
-    assert fitted.temperature == TemperatureScaling().fit(logits, labels).temperature
-    assert fitted.temperature == pytest.approx(2.0, rel=0.1)
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan])
-def test_a_temperature_that_is_none_is_refused(tmp_path, temperature):
-    path = write(tmp_path / "a.parquet", **dict(zip(("logits", "labels"), drawn(0), strict=True)))
-    with pytest.raises(ValueError, match="temperature must be positive"):
-        score_files([path], temperature=temperature)

@@ -40,6 +40,7 @@ IMPORTED = (
     "onnxscript",
     "optuna",
     "sklearn.datasets",
+    "timm",
     "torch.distributed.run",
     "torch.onnx",
 )

@@ -1,5 +1,7 @@
 """Optimizers by name, over an objective's parameters divided by layer and by whether they decay."""
 
+from collections.abc import Collection
+from fnmatch import fnmatch
 from typing import Any
 
 from torch import nn
@@ -45,7 +47,7 @@ def build_optimizer(objective: Objective, options: OptimizerOptions) -> Optimize
 
 
 def parameter_groups(objective: Objective, options: OptimizerOptions) -> list[Group]:
-    """The objective's groups, each divided into timm's groups of every model where the options ask for it.
+    """The objective's groups, each divided as timm does it, for every model, where the options ask for it.
 
     A group has `name`, `params`, `lr`, `scheduled` and `weight_decay`. With a layer decay of d, a parameter of the l-th
     of L layers learns at `lr d^(L - l)`; the head, at `lr`. Frozen parameters take part in none of the divided groups.
@@ -71,7 +73,7 @@ def _divided(group: Group, objective: Objective, options: OptimizerOptions) -> l
     """A group by models, layers and decay; parameters that no model's layers hold stay together at the end."""
     members, taken, found = {id(parameter) for parameter in group["params"]}, set[int](), list[Group]()
     for index, model in enumerate(objective.models):
-        for layer, part in enumerate(_timm_groups(model, options)):
+        for layer, part in enumerate(_parts(model, options)):
             inside = [parameter for parameter in part["params"] if id(parameter) in members]
             if inside:
                 taken |= {id(parameter) for parameter in inside}
@@ -88,19 +90,19 @@ def _divided(group: Group, objective: Objective, options: OptimizerOptions) -> l
     return found + ([group | {"params": rest}] if rest else [])
 
 
-def _timm_groups(model: nn.Module, options: OptimizerOptions) -> list[Group]:
-    library = require("timm.optim", extra="train", purpose="parameter groups by layer")
+def _parts(model: nn.Module, options: OptimizerOptions) -> list[Group]:
     network = network_of(model)
     named = getattr(network, "no_weight_decay", None)
     kept = list(named()) if callable(named) and not options.decay_norms else []
     if options.layer_decay == 1.0:
-        return list(library.param_groups_weight_decay(network, options.weight_decay, no_weight_decay_list=kept))
+        return _parts_by_decay(network, options.weight_decay, kept=kept)
     # Without either, timm would take every layer for the head, and none would learn more slowly.
     if not hasattr(network, "group_matcher") and not (getattr(network, "pretrained_cfg", None) or {}).get("classifier"):
         raise ValueError(
             f"optimizer.layer_decay needs a network that says what its layers are; {type(network).__name__} does not: "
             "use one of timm, or one with weights that are not random"
         )
+    library = require("timm.optim", extra="train", purpose="parameter groups by layer")
     return list(
         library.param_groups_layer_decay(
             network,
@@ -110,3 +112,17 @@ def _timm_groups(model: nn.Module, options: OptimizerOptions) -> list[Group]:
             layer_decay=options.layer_decay,
         )
     )
+
+
+def _parts_by_decay(network: nn.Module, weight_decay: float, *, kept: Collection[str]) -> list[Group]:
+    """The groups of `timm.optim.param_groups_weight_decay`, without the seconds that the import of timm takes."""
+    spared, decaying = list[nn.Parameter](), list[nn.Parameter]()
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad:
+            is_spared = parameter.ndim <= 1 or name.endswith(".bias") or any(fnmatch(name, each) for each in kept)
+            (spared if is_spared or not weight_decay else decaying).append(parameter)
+    parts: list[Group] = [
+        {"params": spared, "weight_decay": 0.0},
+        {"params": decaying, "weight_decay": weight_decay},
+    ]
+    return [part for part in parts if part["params"]]

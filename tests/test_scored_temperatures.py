@@ -1,0 +1,91 @@
+"""Files are scored at a temperature, and one is tried on each, as on the predictions in memory."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import counterpoise
+from counterpoise.calibrators import TemperatureScaling
+from counterpoise.metrics import ScoreOptions
+from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.keys import sample_keys
+from counterpoise.metrics.trial import MOST_SAMPLES, TrialSample
+from counterpoise.scoring import fit_temperature, score_files
+from counterpoise.scoring.recalibration import try_temperature
+from scored_files import K, drawn, same_estimates, write
+
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
+
+def test_temperature_is_fitted_on_one_half_and_measured_on_the_other(tmp_path):
+    logits, labels = drawn(10, n=4000, sharpness=3.0)
+    path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
+    tried = score_files([path]).models[0].recalibration
+    assert tried.temperature == pytest.approx(3.0, rel=0.1)
+    assert (tried.state, tried.fitted_on, tried.measured_on) == ("converged", 2000, 2000)
+    assert tried.after[Key.ECE].value < 0.3 * tried.before[Key.ECE].value
+    assert sum(tried.bins_before.count) == sum(tried.bins_after.count) == 2000
+    few = write(tmp_path / "few.parquet", logits=logits[:150], labels=labels[:150])
+    assert score_files([few]).models[0].recalibration is None
+
+
+def test_the_sample_that_a_temperature_is_tried_on_depends_on_ids_alone():
+    rows = MOST_SAMPLES + 20_000
+    logits, labels = (
+        torch.randn(rows, 2, generator=torch.Generator().manual_seed(11)),
+        torch.zeros(rows, dtype=torch.long),
+    )
+    results = []
+    for step in (rows, 50_000, 7_001):
+        sample, order = TrialSample(2), torch.randperm(rows, generator=torch.Generator().manual_seed(step))
+        for part in order.split(step):
+            batch = counterpoise.metrics.inputs.prediction_table(
+                logits=logits[part], labels=labels[part]
+            ).checked_rows()
+            sample.add(batch, sample_keys(part), np.zeros(len(part), np.uint64))
+        assert len(sample) == MOST_SAMPLES
+        results.append(sample.samples()[0])
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+    assert try_temperature(TrialSample(K), options=ScoreOptions()) is None
+
+
+@pytest.mark.parametrize("kind", ["logits", "probabilities", "members"])
+def test_scores_at_a_temperature_are_those_of_scaled_predictions(tmp_path, kind):
+    logits, labels = drawn(0)
+    foreign = torch.randn(200, K, generator=torch.Generator().manual_seed(1))
+    temperature = 1.7
+    if kind == "logits":
+        columns, foreign_columns = {"logits": logits}, {"logits": foreign}
+        scaled, foreign_scaled = logits / temperature, foreign / temperature
+    elif kind == "probabilities":
+        columns, foreign_columns = {"probabilities": logits.softmax(-1)}, {"probabilities": foreign.softmax(-1)}
+        scaled, foreign_scaled = logits / temperature, foreign / temperature
+    else:
+        members, foreign_members = torch.stack([logits, logits.roll(1, -1)], 1), torch.stack([foreign, 2 * foreign], 1)
+        columns, foreign_columns = {"logits": members}, {"logits": foreign_members}
+        scaled = members.softmax(-1).mean(1).log() / temperature
+        foreign_scaled = foreign_members.softmax(-1).mean(1).log() / temperature
+    path = write(tmp_path / "a.parquet", labels=labels, **columns)
+    other = write(tmp_path / "svhn.parquet", **foreign_columns)
+    (found,) = score_files([path], ood=[other], temperature=temperature).models
+    expected = counterpoise.evaluate(logits=scaled, labels=labels, ood_logits=foreign_scaled)
+    same_estimates(found.estimates, expected.estimates, rel=1e-4)
+    same_estimates(found.misclassification.estimates, expected.misclassification.estimates, rel=1e-4)
+    same_estimates(found.ood["svhn"].estimates, expected.ood["ood"].estimates, rel=1e-4)
+
+
+def test_a_temperature_is_fitted_on_a_file_as_on_its_logits(tmp_path):
+    logits, labels = drawn(0, sharpness=2.0)
+    fitted = fit_temperature(write(tmp_path / "validation.parquet", logits=logits, labels=labels))
+    assert fitted.temperature == TemperatureScaling().fit(logits, labels).temperature
+    assert fitted.temperature == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan])
+def test_a_temperature_that_is_none_is_refused(tmp_path, temperature):
+    path = write(tmp_path / "a.parquet", **dict(zip(("logits", "labels"), drawn(0), strict=True)))
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        score_files([path], temperature=temperature)
