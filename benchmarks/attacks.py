@@ -53,13 +53,14 @@ _FORK = mp.get_context("fork")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an attack."""
+    """What came of an attack; `slower` is the machine against that of the limits, looked at where time was short."""
 
     name: str
     kind: str
     ended: str
     seconds: float
     megabytes: float
+    slower: float
     executed: bool
     outside: bool
     shown: bool
@@ -67,10 +68,14 @@ class Outcome:
     message: str
 
     @property
+    def harmed(self) -> bool:
+        """Neither refused with a message nor without any effect, or with one that it must not have."""
+        return self.ended not in ("refused", "harmless") or self.executed or self.outside or self.shown
+
+    @property
     def held(self) -> bool:
-        """Refused with a message, or without any effect, in little time and memory."""
-        harm = self.executed or self.outside or self.shown
-        return self.ended in ("refused", "harmless") and self.bounded and not harm
+        """Without harm, in little time and memory."""
+        return self.bounded and not self.harmed
 
 
 def _plain_seconds() -> float:
@@ -84,8 +89,17 @@ def _plain_seconds() -> float:
     return min(taken)
 
 
-def met(attack: Attack, *, bomb: int, slower: float) -> Outcome:
-    """Run one in a process of its own, and look at what it left, on a machine that is so much `slower`."""
+def met(attack: Attack, *, bomb: int) -> Outcome:
+    """Run one, up to three times while it only takes too much: for a moment the machine may be busy with others."""
+    for _ in range(3):
+        outcome = _met_once(attack, bomb=bomb)
+        if outcome.bounded or outcome.harmed:
+            break
+    return outcome
+
+
+def _met_once(attack: Attack, *, bomb: int) -> Outcome:
+    """Run one in a process of its own, and look at what it left."""
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder).resolve(), bomb).made()
         answers, asked = _FORK.Pipe(duplex=False)
@@ -104,12 +118,14 @@ def met(attack: Attack, *, bomb: int, slower: float) -> Outcome:
         child.kill()
         child.join()
         lines = text.strip().splitlines()
+        slower = max(1.0, _plain_seconds() / PLAIN_SECONDS) if seconds > MOST_SECONDS else 1.0
         return Outcome(
             name=attack.name,
             kind=attack.kind,
             ended=ended,
             seconds=round(seconds, 2),
             megabytes=round(megabytes),
+            slower=round(slower, 2),
             executed=place.canary.exists(),
             outside=bool(before) and (place.seen_outside() != before or sum(1 for _ in place.root.iterdir()) > 2),
             shown=SECRET in text or any(control in text for control in CONTROLS) or _is_copied(place),
@@ -180,11 +196,10 @@ def main() -> None:
     for name in IMPORTED:
         import_module(name)
     gc.freeze()  # a collection would copy the memory that processes share
-    slower = max(1.0, _plain_seconds() / PLAIN_SECONDS)
     chosen = [each for each in ATTACKS if options.only in each.name]
     outcomes = []
     for number, each in enumerate(chosen, 1):
-        outcome = met(each, bomb=1 << (28 if options.short else 30), slower=slower)
+        outcome = met(each, bomb=1 << (28 if options.short else 30))
         outcomes.append(outcome)
         mark = "held" if outcome.held else "DID NOT HOLD"
         progress(f"{number} of {len(chosen)}: {outcome.name}: {outcome.ended}, {outcome.seconds} s, {mark}")
@@ -192,7 +207,6 @@ def main() -> None:
             progress(f"  {outcome}")
     figures = {
         "attacks": len(outcomes),
-        "slower than the machine of the limits": round(slower, 2),
         "by kind": dict(Counter(outcome.kind for outcome in outcomes)),
         "ended": dict(Counter(outcome.ended for outcome in outcomes)),
         "most seconds": max(outcome.seconds for outcome in outcomes),

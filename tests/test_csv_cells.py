@@ -34,6 +34,13 @@ def test_lists_in_cells(tmp_path):
         assert f"row 1, column 'logits' is {cell!r}; write a list of all its numbers" in refusal(path)
 
 
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_what_ends_a_line_elsewhere_ends_none_in_csv(tmp_path, separator):
+    table = read_predictions(csv_file(tmp_path, f"prob_a{separator},prob_b,label\n0.25,0.75,b\n"))
+    assert table.header.class_names[1] == "b"
+    assert table.values.tolist() == [[0.25, 0.75]]
+
+
 def test_classes_in_the_names_of_columns(tmp_path):
     path = csv_file(tmp_path, 'P(new_york),P(new_jersey),"P(a, b)",label\n0.2,0.2,0.6,new_york\n')
     table = read_predictions(path, Columns(probabilities="P(*"))

@@ -177,3 +177,15 @@ def test_metrics_and_evaluate_need_none_of_the_extras(tmp_path):
         [sys.executable, "-c", WITHOUT_REPORT], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_csv_file_is_evaluated_without_pandas(tmp_path):
+    path = tmp_path / "predictions.csv"
+    path.write_text("prob_0,prob_1,label\n" + "0.75,0.25,0\n0.5,0.5,1\n" * 20)
+    code = (
+        f"import sys; sys.argv = ['counterpoise', 'evaluate', {str(path)!r}]\n"
+        "from counterpoise import cli\n"
+        "try: cli.main()\n"
+        "finally: assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

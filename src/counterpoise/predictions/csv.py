@@ -102,8 +102,8 @@ def _dialect(source: Source) -> _Dialect:
         head = read_bytes(handle, _BLOCK_BYTES)
     encoding = _ENCODINGS.get(head[:2], "utf-8-sig")
     text = head.decode(encoding, errors="replace")
-    comments = list(itertools.takewhile(lambda line: line.startswith("#"), re.split(r"\r\n|\r|\n", text)))
-    lines = [line for line in text.splitlines()[len(comments) : len(comments) + 100] if line.strip()]
+    comments = list(itertools.takewhile(lambda line: line.startswith("#"), _lines(text)))
+    lines = [line for line in itertools.islice(_lines(text), len(comments), len(comments) + 100) if line.strip()]
     in_comment = bool(comments and lines) and _has_number(lines[0])
     if in_comment:
         lines.insert(0, comments[-1].removeprefix("#").strip())
@@ -137,6 +137,10 @@ def _dialect(source: Source) -> _Dialect:
             if re.fullmatch(pattern, cell, re.DOTALL)
         },
     )
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line.removesuffix("\n") for line in io.StringIO(text, newline=None))
 
 
 def _has_number(line: str) -> bool:
@@ -281,7 +285,7 @@ def _with_numbers(batch: pa.RecordBatch, name: str, first_row: int) -> pa.Record
     texts = pc.utf8_trim_whitespace(batch.column(place))
     short = pc.less_equal(pc.utf8_length(texts), _SURELY_64_BITS)
     sure = pc.fill_null(pc.and_(short, pc.match_substring_regex(texts, _INTEGER)), True)
-    for row in np.flatnonzero(~sure.to_numpy(zero_copy_only=False)):
+    for row in pc.indices_nonzero(pc.invert(sure)).to_pylist():
         if not _is_integer(texts[row].as_py()):
             raise PredictionFileError(
                 f"row {first_row + row}, column {name!r} is {texts[row].as_py()!r}; ids are all integers of 64 bits or "

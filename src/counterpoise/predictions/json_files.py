@@ -18,6 +18,7 @@ import pyarrow.json as pa_json
 
 from counterpoise.predictions.compression import opened, read_bytes
 from counterpoise.predictions.digest import Source
+from counterpoise.predictions.from_arrow import array_of
 from counterpoise.predictions.limits import check_expansion, largest_expansion
 from counterpoise.predictions.names import CLASS_NAMES
 from counterpoise.predictions.prediction_file import RawTable, refusing, table_of_batches
@@ -104,14 +105,14 @@ def _is_score(kind: pa.DataType) -> bool:
 def _with_scores(table: pa.Table, name: str) -> pa.Table:
     """With a column `name.CLASS` for each class of lists of `{"label": CLASS, "score": NUMBER}` in any order."""
     column = table.column(name).combine_chunks()
-    flat, rows = column.flatten(), pc.list_parent_indices(column).to_numpy()
+    flat, rows = column.flatten(), array_of(pc.list_parent_indices(column))
     labels = flat.field("label").cast(pa.string()).dictionary_encode()
     if labels.null_count or flat.field("score").null_count:
         raise PredictionFileError(f"an object in column {name!r} has no label or no score; write both")
     classes = labels.dictionary.to_pylist()
     scores, given = np.zeros((len(column), len(classes))), np.zeros((len(column), len(classes)), int)
-    places = rows, labels.indices.to_numpy()
-    scores[places] = flat.field("score").cast(pa.float64()).to_numpy(zero_copy_only=False)
+    places = rows, array_of(labels.indices)
+    scores[places] = array_of(flat.field("score").cast(pa.float64()))
     np.add.at(given, places, 1)
     wrong = np.argwhere(given != 1)
     if len(wrong):

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from counterpoise.predictions.columns import Layout, Reading
+from counterpoise.predictions.from_arrow import array_of, filled, is_given
 from counterpoise.predictions.names import SPACES, TRUTH, index_of, some, stripped
 from counterpoise.predictions.table import (
     CATEGORIES,
@@ -39,7 +40,7 @@ def tables(
         row += batch.num_rows
         if reading.only is not None and layout.model is not None:
             own = pc.fill_null(pc.equal(_as_text(batch.column(layout.model)), reading.only), False)
-            table = table.take(_array(own.cast(pa.uint8())) == 1)
+            table = table.take(array_of(own.cast(pa.uint8())) == 1)
             if layout.id is None:  # by its place among the rows of this model
                 table = replace(table, ids=np.arange(taken, taken + len(table), dtype=np.int64))
             taken += len(table)
@@ -116,7 +117,7 @@ def _raw_values(columns: dict[str, Any], layout: Layout, first_row: int) -> Arra
     if not fixed and not pa.types.is_list(lists.type) and not pa.types.is_large_list(lists.type):
         return np.column_stack([_floats(columns[each], each, first_row) for each in layout.values])
     _refuse_null(lists, name, first_row)
-    lengths = np.full(len(lists), lists.type.list_size) if fixed else _array(pc.list_value_length(lists))
+    lengths = np.full(len(lists), lists.type.list_size) if fixed else array_of(pc.list_value_length(lists))
     wrong = np.flatnonzero(lengths != width)
     if len(wrong):
         row = int(wrong[0])
@@ -149,8 +150,8 @@ def _hits(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) ->
             right = pc.equal(_as_text(label), _as_text(prediction))
     else:
         return np.full(rows, MISSING_LABEL, np.int64)
-    found = np.where(_filled(right.cast(pa.int64()), 0) == 1, _CORRECT, _WRONG)
-    return np.where(_given(right), found, MISSING_LABEL)
+    found = np.where(filled(right.cast(pa.int64()), 0) == 1, _CORRECT, _WRONG)
+    return np.where(is_given(right), found, MISSING_LABEL)
 
 
 def _right(column: Any, name: str, first_row: int) -> Any:
@@ -180,7 +181,7 @@ def _floats(column: Any, name: str, first_row: int, *, width: int = 1) -> Array:
     if not pa.types.is_floating(column.type):
         raise PredictionFileError(f"column {name!r} holds {column.type}; store it as floating point numbers")
     _refuse_null(column, name, first_row, width=width)
-    return _array(column)
+    return array_of(column)
 
 
 def _refuse_null(column: Any, name: str, first_row: int, *, width: int = 1) -> None:
@@ -204,7 +205,7 @@ def _labels(
         column = _whole(column, name, first_row, width=width)
     labels = _integers(column, name, first_row, missing=MISSING_LABEL)
     wrong = np.flatnonzero((labels < MISSING_LABEL) | (labels >= classes))
-    _refuse_signs(labels, _given(column), name, classes, first_row)
+    _refuse_signs(labels, is_given(column), name, classes, first_row)
     if len(wrong):
         from_one = labels[labels != MISSING_LABEL].min() == 1 and labels.max() == classes
         raise _wrong_label(first_row + int(wrong[0]) // width, name, labels[wrong[0]], classes, from_one=bool(from_one))
@@ -225,7 +226,7 @@ def _whole(column: Any, name: str, first_row: int, *, width: int = 1) -> Any:
 
 def _one_hot(column: Any, name: str, first_row: int, classes: int) -> Array:
     """Indices of rows with a single 1."""
-    rows = np.asarray(column.flatten().cast(pa.float64())).reshape(len(column), classes)
+    rows = array_of(column.flatten().cast(pa.float64())).reshape(len(column), classes)
     wrong = np.flatnonzero(~(((rows == 0) | (rows == 1)).all(-1) & (rows.sum(-1) == 1)))
     if len(wrong):
         raise PredictionFileError(f"row {first_row + int(wrong[0])}, column {name!r} is not a row with a single 1")
@@ -327,7 +328,7 @@ def _category(column: Any, name: str) -> Category:
 def _texts(column: Any) -> tuple[NDArray[np.int32], list[str | None]]:
     """Codes into distinct texts, -1 where a text is missing: what repeats is made a Python object once."""
     encoded = column if pa.types.is_dictionary(column.type) else column.cast(pa.large_string()).dictionary_encode()
-    return _filled(encoded.indices.cast(pa.int32()), -1), encoded.dictionary.to_pylist()
+    return filled(encoded.indices.cast(pa.int32()), -1), encoded.dictionary.to_pylist()
 
 
 def _integers(column: Any, name: str, first_row: int, *, missing: int) -> Array:
@@ -343,7 +344,7 @@ def _integers(column: Any, name: str, first_row: int, *, missing: int) -> Array:
             raise PredictionFileError(
                 f"row {first_row + row}, column {name!r} is {numbers[row]}, above the largest integer kept, {_LARGEST}"
             )
-    return _filled(numbers.cast(pa.int64()), missing)
+    return filled(numbers.cast(pa.int64()), missing)
 
 
 def _severities(column: Any, first_row: int) -> Array:
@@ -360,23 +361,7 @@ def _flags(column: Any, first_row: int) -> Array:
     if not pa.types.is_boolean(column.type):
         raise PredictionFileError(f"column 'in_distribution' has type {column.type}; it must hold true or false")
     _refuse_null(column, "in_distribution", first_row)
-    return _array(column.cast(pa.uint8())).view(np.bool_)
-
-
-def _array(column: Any) -> Array:
-    """Numbers without missing ones, shared with Arrow; its own `to_numpy` would import pandas where it can."""
-    return np.from_dlpack(column)
-
-
-def _given(column: Any) -> NDArray[np.bool_]:
-    return _array(column.is_valid().cast(pa.uint8())).view(np.bool_)
-
-
-def _filled(column: Any, missing: int) -> Array:
-    if not column.null_count:
-        return _array(column)
-    values = pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], offset=column.offset)
-    return np.where(_given(column), _array(values), missing)
+    return array_of(column.cast(pa.uint8())).view(np.bool_)
 
 
 def _as_text(column: Any) -> Any:

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from counterpoise.predictions.from_arrow import filled
 from counterpoise.predictions.table import PredictionFileError
 
 _SUM_TOLERANCE = 0.05
@@ -67,7 +68,7 @@ def values_of(sample: pa.RecordBatch, columns: tuple[str, ...]) -> np.ndarray[An
     if len(columns) == 1 and is_list(sample, columns[0]):
         rows = sample.column(columns[0]).to_pylist()
         return np.array(rows, float) if rows and len({len(row or ()) for row in rows}) == 1 else None
-    return np.column_stack([sample.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False) for name in columns])
+    return np.column_stack([filled(sample.column(name).cast(pa.float64()), np.nan) for name in columns])
 
 
 def largest(sample: pa.RecordBatch, columns: tuple[str, ...]) -> float:
