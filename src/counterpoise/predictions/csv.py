@@ -164,7 +164,7 @@ def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:
         # Arrow reads several blocks ahead, and short rows make a million of a large one.
         line = sum(map(len, (*dialect.names, *dialect.first))) + len(dialect.names)
         block = min(_BLOCK_BYTES, max(_SAMPLE_BYTES, 100 * line))
-        batches = _batches(handle, dialect, {}, [*dialect.names], block=block)
+        batches = _batches(handle, dialect, {}, [name for name in dialect.names if name], block=block)
         batch = next(batches, None)
     if batch is None:
         raise PredictionFileError("it has a header line and no rows")
@@ -172,7 +172,8 @@ def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         is_text = pa.types.is_string(column.type) and normal_name(name) not in TEXT_NAMES
         if is_text and name in dialect.written:
-            column = _values(column, name, dialect)[0]
+            values, found = _values(column, name, dialect)
+            column = values if found[0].as_py() else column
         elif is_text and _is_number(column[0].as_py()):
             column = _as_numbers(column)
         columns.append(column)
@@ -187,9 +188,14 @@ def _percentages(texts: pa.Array, decimal_point: str) -> tuple[pa.Array, pa.Arra
 
 
 def _lists(texts: pa.Array, _: str) -> tuple[pa.Array, pa.Array]:
-    """Of cells such as [0.25, 0.75], or [0.25 0.75] as NumPy writes it, the numbers, or nothing; and which are such."""
-    found = _fitting(texts, rf"^\[\s*{_NUMBER}([,\s]+{_NUMBER})*\s*\]$")
-    inside = pc.utf8_trim(pc.if_else(found, texts, None), "[] \t\r\n")
+    """Of cells such as [0.25, 0.75], or [0.25 0.75] as NumPy writes it, the numbers, or nothing; and which are such.
+
+    What NumPy, torch and Spark write around them is left out: np.float64(0.25), tensor([0.25, 0.75]).
+    """
+    plain = pc.replace_substring_regex(texts, r"^\w+\((\[[^\]]*\])[^\[\]]*\)$", r"\1")
+    plain = pc.replace_substring_regex(plain, r"np\.float[0-9]+\(([^()]*)\)", r"\1")
+    found = _fitting(plain, rf"^\[\s*{_NUMBER}([,\s]+{_NUMBER})*\s*\]$")
+    inside = pc.utf8_trim(pc.if_else(found, plain, None), "[] \t\r\n")
     return pc.split_pattern_regex(inside, r"[,\s]+").cast(pa.list_(pa.float64())), found
 
 
@@ -200,7 +206,7 @@ def _fitting(texts: pa.Array, pattern: str) -> pa.Array:
 _NUMBER = r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+|inf|nan)([eE][+-]?[0-9]+)?"
 _WAYS: tuple[tuple[str, _Way], ...] = (
     (r".*%\s*", _Way("a percentage with its sign", _percentages)),
-    (r"\s*\[.*\]\s*", _Way("a list of all its numbers", _lists)),
+    (r"\s*(\w+\()?\[.*\].*", _Way("a list of all its numbers", _lists)),
 )
 
 

@@ -27,6 +27,7 @@ from counterpoise.predictions.table import PredictionFileError
 _WHOLE = "JSON document"
 _BATCH_ROWS = 10_000
 _BLOCK_BYTES = 1 << 23
+_SCORES = ("score", "prob", "probability", "confidence")
 _NULL_LINE = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?\s*null")
 
 
@@ -90,29 +91,31 @@ def _flattened(batch: pa.RecordBatch, *, rows: int | None = None) -> list[pa.Rec
     """The same with a column for each name within objects; nothing where no column is left."""
     table = pa.Table.from_batches([batch])
     for field in table.schema:
-        if pa.types.is_list(field.type) and _is_score(field.type.value_type):
-            table = _with_scores(table, field.name)
+        if pa.types.is_list(field.type) and (score := _score_in(field.type.value_type)) is not None:
+            table = _with_scores(table, field.name, score)
     while any(pa.types.is_struct(field.type) for field in table.schema):
         table = table.flatten()
     batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=rows)
     return batches
 
 
-def _is_score(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) and {field.name for field in kind} == {"label", "score"}
+def _score_in(kind: pa.DataType) -> str | None:
+    """Of objects such as `{"label": CLASS, "score": NUMBER}`, what the number is called there."""
+    names = {field.name for field in kind} if pa.types.is_struct(kind) else set()
+    return next((score for score in _SCORES if names == {"label", score}), None)
 
 
-def _with_scores(table: pa.Table, name: str) -> pa.Table:
+def _with_scores(table: pa.Table, name: str, score: str) -> pa.Table:
     """With a column `name.CLASS` for each class of lists of `{"label": CLASS, "score": NUMBER}` in any order."""
     column = table.column(name).combine_chunks()
     flat, rows = column.flatten(), array_of(pc.list_parent_indices(column))
     labels = flat.field("label").cast(pa.string()).dictionary_encode()
-    if labels.null_count or flat.field("score").null_count:
-        raise PredictionFileError(f"an object in column {name!r} has no label or no score; write both")
+    if labels.null_count or flat.field(score).null_count:
+        raise PredictionFileError(f"an object in column {name!r} has no label or no {score}; write both")
     classes = labels.dictionary.to_pylist()
     scores, given = np.zeros((len(column), len(classes))), np.zeros((len(column), len(classes)), int)
     places = rows, array_of(labels.indices)
-    scores[places] = array_of(flat.field("score").cast(pa.float64()))
+    scores[places] = array_of(flat.field(score).cast(pa.float64()))
     np.add.at(given, places, 1)
     wrong = np.argwhere(given != 1)
     if len(wrong):

@@ -11,11 +11,12 @@ from counterpoise.predictions.table import CATEGORIES, Kind
 
 LABELS = (
     "label", "labels", "target", "targets", "y_true", "y", "y_test", "true_label", "true_labels", "true_class",
-    "ground_truth", "gt", "truth", "gold", "gold_label", "actual", "actual_label", "actual_class", "expected",
+    "ground_truth", "gt", "truth", "gold", "gold_label", "actual", "actual_label", "actual_class", "expected", "obs",
+    "observed", "label_ids",
 )  # fmt: skip
 PREDICTED = (
     "prediction", "predictions", "pred", "preds", "y_pred", "y_hat", "predicted", "predicted_label", "predicted_class",
-    "pred_label", "pred_class", "top1", "top_1",
+    "pred_label", "pred_class", "predict", "scored_labels", "top1", "top_1",
 )  # fmt: skip
 CONFIDENCES = (
     "confidence", "confidences", "conf", "max_probability", "max_prob", "max_softmax", "msp", "top1_prob", "top_1_prob",
@@ -50,18 +51,21 @@ TEXT_NAMES = (*LABELS, *PREDICTED, *CORRECT, *IDS, *DESCRIPTIVE, MODEL)
 """Columns that are not predictions, whose cells may be text."""
 
 
-def classes_within(columns: tuple[str, ...], labels: Collection[str]) -> tuple[str, ...]:
-    """The part of each column's name that is a class by these labels, between what all names begin and end with.
+def classes_of(columns: tuple[str, ...], labels: Collection[str]) -> tuple[str, ...]:
+    """The part of each column's name that is a class by these labels: what follows a known prefix, or lies within.
 
-    >>> classes_within(("P(y=cat)", "P(y=dog)"), {"dog"})
-    ('cat', 'dog')
+    >>> classes_of(("P(y=cat)", "P(y=dog)"), {"dog"}), classes_of(("prob_cat", "prob_dog"), {"dog"})
+    (('cat', 'dog'), ('cat', 'dog'))
     """
+    suffixes, columns = class_suffixes(columns), stripped(columns)
+    if set(labels) <= set(suffixes) and suffixes != columns:
+        return suffixes
     starts, ends = (_boundaries(names) for names in (columns, [name[::-1] for name in columns]))
     for start, end in itertools.product(starts, ends):
         names = tuple(name[start : len(name) - end] for name in columns)
         if all(names) and set(labels) <= set(names):
             return names
-    return columns
+    return suffixes
 
 
 def _boundaries(names: Sequence[str]) -> list[int]:
@@ -144,10 +148,11 @@ def stripped(names: Iterable[str]) -> tuple[str, ...]:
 def normal_name(name: str) -> str:
     """A column's name as known ones are written.
 
-    >>> normal_name("Y-True "), normal_name("logits[3]"), normal_name("logits/3")
-    ('y_true', 'logits_3', 'logits_3')
+    >>> normal_name("Y-True "), normal_name("trueLabel"), normal_name(".pred_class"), normal_name("logits[3]")
+    ('y_true', 'true_label', 'pred_class', 'logits_3')
     """
-    return re.sub(rf"[{re.escape(''.join(SEPARATORS))}]+", "_", re.sub(r"\]$", "", name.strip().casefold()))
+    parted = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", re.sub(r"\]$", "", name.strip()))
+    return re.sub(rf"[{re.escape(''.join(SEPARATORS))}]+", "_", parted.casefold()).lstrip("_")
 
 
 def is_index(text: str) -> bool:

@@ -1,5 +1,6 @@
 """What could be predictions or labels in a table whose names do not say it, as questions with their choices."""
 
+import operator
 import re
 from collections.abc import Sequence
 
@@ -13,12 +14,26 @@ from counterpoise.predictions.names import (
     PREDICTED,
     PROBABILITIES,
     TEXT_NAMES,
+    VALUES,
+    class_suffixes,
+    classes_of,
     normal_name,
     pattern_of,
     some,
     span,
 )
-from counterpoise.predictions.sample import is_floating, is_list, is_number, repeats, sums_to, texts_in
+from counterpoise.predictions.sample import (
+    is_floating,
+    is_list,
+    is_list_of_numbers,
+    is_number,
+    largest,
+    least,
+    repeats,
+    sums_to,
+    texts_in,
+    values_of,
+)
 from counterpoise.predictions.table import PredictionFileError
 
 
@@ -32,21 +47,18 @@ def unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> P
                 "lists as Parquet or JSON lines"
             )
     free = [name for name in names if name and normal_name(name) not in TEXT_NAMES and name != chosen.label]
-    lists = [name for name in names if is_list(sample, name) and (name in free or normal_name(name) in PREDICTED)]
+    lists = [
+        name for name in names if is_list_of_numbers(sample, name) and (name in free or normal_name(name) in PREDICTED)
+    ]
     numbers = [name for name in free if is_number(sample, name)]
     label: dict[str, str] = {}
     if chosen.label is None and chosen.labels is None and not any(normal_name(name) in LABELS for name in names):
-        others = [name for name in free if name not in lists and not is_floating(sample, name)]
+        others = [name for name in free if not is_list(sample, name) and not is_floating(sample, name)]
         others = [name for name in others if repeats(sample, name)]
         if len(others) == 1 < len(free):
             label = {"label": others[0]}
             numbers = [name for name in numbers if name not in others]
-    groups: dict[str, list[str]] = {}
-    for name in numbers:
-        groups.setdefault(re.sub(r"[0-9]+$", "", name), []).append(name)
-    wide = [tuple(found) for found in groups.values() if len(found) > 1]
-    if not wide and len(numbers) > 1 and sums_to(sample, tuple(numbers), 1):
-        wide = [tuple(numbers)]
+    wide = _of_classes(sample, numbers)
     choices: list[tuple[Choice, str]] = []
     for columns in (*((name,) for name in lists), *wide):
         pattern = pattern_of(columns, names)
@@ -55,8 +67,12 @@ def unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> P
             ({"probabilities": pattern} | label, "each of the first rows sums to 1" if whole else ""),
             ({"logits": pattern} | label, ""),
         ]
-        choices += both if whole else both[::-1]
-    numbers = [name for name in numbers if is_floating(sample, name)] or numbers
+        choices += both if whole else both[::-1] if least(sample, columns) >= 0 else both[1:]
+    if predicted is not None:  # a number that a known name calls a prediction is none where another column is one
+        numbers += [name for name in names if name != predicted and normal_name(name) in PREDICTED]
+    floats = [name for name in numbers if is_floating(sample, name)]
+    single = [name for name in floats if least(sample, (name,)) >= 0 and largest(sample, (name,)) <= 1]
+    numbers = single or floats or [name for name in numbers if is_number(sample, name)]
     if not choices and predicted is not None:
         choices = [({"confidence": name} | label, f"of the prediction in {predicted!r}") for name in numbers[:2]]
     elif not choices:
@@ -71,18 +87,57 @@ def unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> P
     )
 
 
+def _of_classes(sample: pa.RecordBatch, numbers: Sequence[str]) -> list[tuple[str, ...]]:
+    """Columns that may be one for each class: numbered ones, those that sum to 1, or those that begin with one word."""
+    for beginning in (r"(.*?)[0-9]+", r"(\W*[^\W_]+[\W_]+).+"):
+        groups: dict[str, list[str]] = {}
+        for name in numbers:
+            if begun := re.fullmatch(beginning, name):
+                groups.setdefault(begun[1], []).append(name)
+        wide = [tuple(found) for found in groups.values() if len(found) > 1]
+        whole = [found for found in wide if sums_to(sample, found, 1)]
+        floats = tuple(name for name in numbers if is_floating(sample, name))
+        if not whole and len(floats) > 1 and sums_to(sample, floats, 1):
+            return [floats]
+        if wide:
+            return whole or wide
+    return []
+
+
 def perhaps_labels(sample: pa.RecordBatch, layout: Layout, ignored: Sequence[str]) -> tuple[str, ...]:
-    """Columns of indices of classes, or of texts that all are classes, or predicted ones."""
-    classes = set(layout.class_names or ())
+    """Columns of indices of classes, or of texts that all are classes, or predicted ones, or as few as classes are.
+
+    Those that are the predictions come last, and before them those in which all are the same.
+    """
+    classes, predictions = set(layout.class_names or ()), list[object]()
     if layout.prediction is not None:
         classes |= set(texts_in(sample.column(layout.prediction)))
+        predictions = sample.column(layout.prediction).to_pylist()
 
     def fits(column: pa.Array) -> bool:
+        if predictions and not any(map(operator.eq, predictions, column.to_pylist())):
+            return False  # such as the second of the largest
         if texts := texts_in(column):
-            return set(texts) <= classes
+            known = {*classes_of(layout.values, texts)} if classes == {*class_suffixes(layout.values)} else classes
+            return set(texts) <= known if known else len(texts) <= layout.classes and len(texts) < len(column)
         return pa.types.is_integer(column.type) and _are_indices(column, layout)
 
-    return tuple(name for name in ignored if fits(sample.column(name)))
+    def doubt(name: str) -> tuple[bool, bool]:
+        column = sample.column(name)
+        return _is_predicted(sample, layout, column), pc.count_distinct(column).as_py() == 1
+
+    return tuple(sorted((name for name in ignored if fits(sample.column(name))), key=doubt))
+
+
+def _is_predicted(sample: pa.RecordBatch, layout: Layout, column: pa.Array) -> bool:
+    """Whether a column is another one for each class of largest probability."""
+    if layout.kind not in VALUES or layout.is_binary or layout.members is not None:
+        return False
+    values = values_of(sample, layout.values)
+    if values is None:
+        return False
+    pairs = set(zip(values.argmax(-1).tolist(), column.to_pylist(), strict=True))
+    return len(pairs) == len({place for place, _ in pairs}) == len({each for _, each in pairs})
 
 
 def _are_indices(column: pa.Array, layout: Layout) -> bool:

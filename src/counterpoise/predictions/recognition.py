@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from counterpoise.predictions.columns import (
     AmbiguousInputError,
@@ -33,7 +34,7 @@ from counterpoise.predictions.names import (
     TRUTH,
     VALUES,
     class_suffixes,
-    classes_within,
+    classes_of,
     is_found,
     is_index,
     joined,
@@ -50,6 +51,7 @@ from counterpoise.predictions.sample import (
     categories_of,
     is_floating,
     is_list,
+    is_list_of_numbers,
     is_number,
     largest,
     list_width,
@@ -89,8 +91,7 @@ def find_layout(
         PredictionFileError: there are no predictions.
     """
     names = sample.schema.names
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
+    if repeated := next((name for name in names if names.count(name) > 1), None):
         raise PredictionFileError(f"the column {repeated!r} appears more than once")
     chosen = reading.columns
     layout = _with_values(sample, reading, members or {})
@@ -104,7 +105,7 @@ def find_layout(
         scale=0.01 if chosen.percent else 1.0,
     )
     if reading.like is None and not layout.label and layout.correct is None:
-        label = one_of(names, LABELS, chosen.label, option="label")
+        label = one_of(_perhaps_of_labels(sample), LABELS, chosen.label, option="label")
         layout = replace(layout, label=() if label is None else (label,))
     if len(layout.label) == 1 and layout.kind in VALUES:
         layout = _with_labels(sample, layout, chosen)
@@ -131,7 +132,7 @@ def _with_values(sample: pa.RecordBatch, reading: Reading, members: Mapping[str,
     for kind, pattern in (("logits", chosen.logits), ("probabilities", chosen.probabilities)):
         if pattern is not None and (reading.like is None or is_found(names, pattern)):
             return _laid_out(sample, kind, matching(names, pattern, option=kind), members, chosen)  # type: ignore[arg-type]
-    groups = list(_named_groups(sample))
+    groups = sorted(_named_groups(sample), key=lambda group: is_number(sample, group[1][0]) and len(group[1]) == 1)
     if len(groups) > 1:
         choices = [({str(kind): pattern_of(columns, names)}, "") for kind, columns in groups]
         raise AmbiguousInputError(
@@ -180,9 +181,21 @@ def _laid_out(
         wanted = ", ".join(f"'label_{name}'" for name in (class_names or columns)[:2])
         raise PredictionFileError(f"a multilabel table needs a column of labels for each class: {wanted}, ...")
     if labels and (chosen.multilabel or not set(names).intersection(LABELS)):
+        if not chosen.multilabel and not all(_are_answers(sample.column(name)) for name in labels):
+            raise AmbiguousInputError(
+                f"{span(labels)} hold no yes or no for each class; perhaps {span(columns)} are the largest alone",
+                [({"confidence": columns[0], "prediction": labels[0]}, "if the first is the largest of all")],
+            )
         names_of = class_names or class_suffixes(columns)
         return _multilabel(Layout(kind, columns, len(columns), label=labels, class_names=names_of))
     return Layout(kind, columns, len(columns), class_names=class_names, is_binary=len(columns) == 1)
+
+
+def _are_answers(column: pa.Array) -> bool:
+    """Whether a column of labels is a yes or no, where it is known."""
+    if pa.types.is_integer(column.type):
+        return all(answer in (-1, 0, 1, None) for answer in pc.unique(column).to_pylist())
+    return all(reads_as_index(text) for text in texts_in(column))
 
 
 def _require_unit(sample: pa.RecordBatch, layout: Layout, *, percent: bool) -> None:
@@ -228,6 +241,12 @@ def _top_label(sample: pa.RecordBatch, confidence: str, chosen: Columns) -> Layo
             f"it with --prediction or --correct; its columns are {some(names)}"
         )
     return Layout("confidence", (confidence,), 1, correct=correct, prediction=None if correct else prediction)
+
+
+def _perhaps_of_labels(sample: pa.RecordBatch) -> list[str]:
+    """All columns but lists of texts, which name the outputs."""
+    names: list[str] = sample.schema.names
+    return [name for name in names if not is_list(sample, name) or is_list_of_numbers(sample, name)]
 
 
 def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layout:
@@ -286,10 +305,10 @@ def _require_plain_order(column: pa.Array, layout: Layout, chosen: Columns) -> N
 
 
 def _with_classes(layout: Layout, texts: Sequence[str]) -> Layout:
-    """With the classes that these labels are found to be within the names of the columns."""
-    if layout.class_names != (columns := stripped(layout.values)):
+    """With the classes that these labels are found to be within the names of the columns, where these name them."""
+    if layout.class_names is None or layout.class_names != class_suffixes(layout.values):
         return layout
-    return replace(layout, class_names=classes_within(columns, stripped(texts)))
+    return replace(layout, class_names=classes_of(layout.values, stripped(texts)))
 
 
 def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...]]]:
@@ -320,7 +339,7 @@ def _bare_columns(sample: pa.RecordBatch, reading: Reading) -> tuple[str, ...]:
     digits = tuple(name for name in numbers if name.isdecimal())
     if len(digits) > 1 and sorted(map(int, digits)) == list(range(len(digits))):
         return digits
-    label = one_of(sample.schema.names, LABELS, reading.columns.label, option="label")
+    label = one_of(_perhaps_of_labels(sample), LABELS, reading.columns.label, option="label")
     texts = set(reading.texts if label is None else texts_in(sample.column(label)))
     floats = tuple(name for name in numbers if is_floating(sample, name))
     found = tuple(name for name in floats if normal_name(name) not in TEXT_NAMES)

@@ -34,6 +34,11 @@ def is_list(sample: pa.RecordBatch, name: str) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def is_list_of_numbers(sample: pa.RecordBatch, name: str) -> bool:
+    """Whether a column holds lists of numbers."""
+    return is_list(sample, name) and not texts_in(sample.column(name).flatten())
+
+
 def list_width(sample: pa.RecordBatch, name: str) -> int:
     """The length of the lists of a column, by the first row."""
     column = sample.column(name)
@@ -75,6 +80,12 @@ def largest(sample: pa.RecordBatch, columns: tuple[str, ...]) -> float:
     """Of all numbers that are finite; 0 where there is none."""
     values = values_of(sample, columns)
     return 0.0 if values is None else float(np.max(values, where=np.isfinite(values), initial=0))
+
+
+def least(sample: pa.RecordBatch, columns: tuple[str, ...]) -> float:
+    """Of all numbers that are finite; 0 where there is none, or one is positive."""
+    values = values_of(sample, columns)
+    return 0.0 if values is None else float(np.min(values, where=np.isfinite(values), initial=0))
 
 
 def sums_to(sample: pa.RecordBatch, columns: tuple[str, ...], total: float) -> bool:
