@@ -41,6 +41,38 @@ def test_what_ends_a_line_elsewhere_ends_none_in_csv(tmp_path, separator):
     assert table.values.tolist() == [[0.25, 0.75]]
 
 
+def test_lines_with_a_cell_more_than_the_header_line(tmp_path):
+    """R's `write.table` gives no name to those of rows; other programs end lines, but the first, with a separator."""
+    for row in ('"1",{}', "{},"):
+        text = f"prob_a,prob_b,label\n{row.format('0.25,0.75,b')}\n{row.format('0.5,0.5,a')}\n"
+        table = read_predictions(csv_file(tmp_path, text))
+        assert (table.values.tolist(), table.labels.tolist()) == ([[0.25, 0.75], [0.5, 0.5]], [1, 0])
+        assert "row 1, column 'label' is 'x'" in refusal(csv_file(tmp_path, text.replace("0.5,a", "0.5,x")))
+        assert "column 'prob_a': row 1: " in refusal(csv_file(tmp_path, text.replace("0.5,0.5", "?,0.5")))
+
+
+def test_a_separator_that_is_named_first(tmp_path):
+    table = read_predictions(csv_file(tmp_path, "sep=;\nprob_a;prob_b;label\n0,25;0,75;b\n"))
+    assert (table.values.tolist(), table.labels.tolist()) == ([[0.25, 0.75]], [1])
+
+
+def test_files_put_one_after_another(tmp_path):
+    part = "prob_a,prob_b,label\n0.25,0.75,b\n"
+    assert "row 1 is the header line again, as where files were put one after another" in refusal(
+        csv_file(tmp_path, part + part)
+    )
+
+
+def test_a_column_of_text_is_not_left_out_of_the_classes(tmp_path):
+    path = csv_file(tmp_path, 'logit_a,logit_b,logit_c,label\n"1,234.5",2,3,b\n7,8,9,c\n')
+    assert "column 'logit_a' holds text, such as '1,234.5'; write numbers" in refusal(path)
+
+
+def test_a_pointer_of_git_lfs(tmp_path):
+    path = csv_file(tmp_path, "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12345\n")
+    assert "it is a pointer of Git LFS instead of the file; run git lfs pull" in refusal(path)
+
+
 def test_classes_in_the_names_of_columns(tmp_path):
     path = csv_file(tmp_path, 'P(new_york),P(new_jersey),"P(a, b)",label\n0.2,0.2,0.6,new_york\n')
     table = read_predictions(path, Columns(probabilities="P(*"))

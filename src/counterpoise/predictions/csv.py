@@ -54,8 +54,9 @@ class _Dialect:
         separator: between cells.
         decimal_point: of numbers.
         encoding: of the text.
-        comments: lines at the beginning, each after a `#`.
-        in_comment: whether the last of these is the header line, as `numpy.savetxt` writes it.
+        skipped: lines before the header line, or before the first row.
+        is_named: whether the names are given to Arrow: the header line was a comment, as `numpy.savetxt` writes it, or
+            lacked a name, as R's `write.table` leaves it.
         written: columns of values in which Arrow sees but text.
     """
 
@@ -64,8 +65,8 @@ class _Dialect:
     separator: str
     decimal_point: str
     encoding: str
-    comments: int
-    in_comment: bool
+    skipped: int
+    is_named: bool
     written: Mapping[str, _Way]
 
 
@@ -102,7 +103,7 @@ def _dialect(source: Source) -> _Dialect:
         head = read_bytes(handle, _BLOCK_BYTES)
     encoding = _ENCODINGS.get(head[:2], "utf-8-sig")
     text = head.decode(encoding, errors="replace")
-    comments = list(itertools.takewhile(lambda line: line.startswith("#"), _lines(text)))
+    comments = list(itertools.takewhile(re.compile(r'#|"?sep=."?$').match, _lines(text)))
     lines = [line for line in itertools.islice(_lines(text), len(comments), len(comments) + 100) if line.strip()]
     in_comment = bool(comments and lines) and _has_number(lines[0])
     if in_comment:
@@ -121,6 +122,9 @@ def _dialect(source: Source) -> _Dialect:
             f"its first line holds numbers, such as {number!r:.40}, where names of columns are due; write a header "
             "line above it, such as prob_0,prob_1,label"
         )
+    lacking = len(first) == len(names) + 1
+    if lacking:  # at the end where lines end with a separator, else the names of rows
+        names = ("", *names) if first[-1] else (*names, "")
     comma = separator != "," and any(re.fullmatch(r"-?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?\s*%?", cell) for cell in first)
     return _Dialect(
         names,
@@ -128,8 +132,8 @@ def _dialect(source: Source) -> _Dialect:
         separator,
         "," if comma else ".",
         "utf8" if encoding == "utf-8-sig" else encoding,
-        len(comments),
-        in_comment,
+        len(comments) + (lacking and not in_comment),
+        in_comment or lacking,
         {
             name: way
             for name, cell in zip(names, first, strict=False)
@@ -245,8 +249,8 @@ def _batches(
                 use_threads=False,
                 block_size=block or _BLOCK_BYTES,
                 encoding=dialect.encoding,
-                skip_rows=dialect.comments,
-                column_names=list(dialect.names) if dialect.in_comment else None,
+                skip_rows=dialect.skipped,
+                column_names=list(dialect.names) if dialect.is_named else None,
             ),
             parse_options=pa_csv.ParseOptions(newlines_in_values=True, delimiter=dialect.separator),
             convert_options=pa_csv.ConvertOptions(
@@ -266,8 +270,10 @@ def _placed(message: str, dialect: _Dialect) -> str:
     """Arrow's message with rows counted from the first below the header line, and columns by name."""
     line = message.splitlines()[0][:_LONGEST_MESSAGE]
     named = re.sub(r"CSV column #(\d+)", lambda found: f"column {dialect.names[int(found[1])]!r}", line)
-    first = dialect.comments + (1 if dialect.in_comment else 2)
+    first = dialect.skipped + (1 if dialect.is_named else 2)
     placed = re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) - first}", named)
+    if again := re.search(r"column '(.*)': (row \d+): .* invalid value '\1'$", placed):
+        return f"{again[2]} is the header line again, as where files were put one after another; leave it out"
     return f"{placed}; {_IN_UTF8 if 'UTF8' in placed else 'mend it'}"
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from counterpoise.predictions.table import PredictionFileError
 
 FETCHED_WHOLE = 1 << 27
 """Bytes of a file in a store up to which all of it is fetched at once, so that its digest costs no second reading."""
+
+_POINTER, _LARGEST_POINTER = re.compile(rb"version \S+git-lfs"), 1024
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,10 @@ def checked(path: FilePath, *, digest: str | None = None, size: int | None = Non
         raise PredictionFileError("it is empty; write it again")
     if size is not None and source.size != size:
         raise PredictionFileError(f"it has {source.size:,} bytes, the manifest says {size:,}; write it again")
+    if source.size < _LARGEST_POINTER and not source.is_remote:
+        with source.reopened() as file:
+            if _POINTER.match(file.read()):
+                raise PredictionFileError("it is a pointer of Git LFS instead of the file; run git lfs pull")
     beside = digest_path(path)
     try:
         stated = digest or stated_digest(beside)

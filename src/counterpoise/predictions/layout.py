@@ -26,6 +26,7 @@ from counterpoise.predictions.table import (
 _LARGEST = np.iinfo(np.int64).max
 _YES = ("true", "1", "1.0", "yes", "y", "right", "correct")
 _NO = ("false", "0", "0.0", "no", "n", "wrong", "incorrect")
+_FEW = 20
 _CORRECT, _WRONG = 0, 1
 """Labels of a table of confidences, whose only class is the predicted one."""
 
@@ -294,6 +295,8 @@ def _wrong_label(
     cure = "leave the label of a sample without a class empty"
     if from_one:
         cure = "labels seem to count from 1: subtract 1"
+        if classes <= _FEW:
+            cure += f", or add --class-names {','.join(map(str, range(1, classes + 1)))}"
     elif names is not None:
         cure += f", or name the classes, which are taken to be {some(names)}, in order with --class-names"
     return PredictionFileError(

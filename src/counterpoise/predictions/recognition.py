@@ -55,6 +55,7 @@ from counterpoise.predictions.sample import (
     is_number,
     largest,
     list_width,
+    seems_number,
     single_ones,
     sums_to,
     texts_in,
@@ -173,6 +174,10 @@ def _laid_out(
         within = members.get(columns[0])
         return Layout(kind, columns, width, members=within, is_binary=width == 1 and within is None)
     for name in columns:
+        if texts := texts_in(sample.column(name)):
+            raise PredictionFileError(
+                f"column {name!r} holds text, such as {texts[0]!r:.60}; write numbers such as 1234.5"
+            )
         if not is_number(sample, name):
             raise PredictionFileError(f"column {name!r} holds {sample.schema.field(name).type}, not numbers")
     columns, class_names = in_order(columns, chosen.names())
@@ -314,17 +319,20 @@ def _with_classes(layout: Layout, texts: Sequence[str]) -> Layout:
 def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...]]]:
     """Columns that their names say hold logits or probabilities: one of lists or numbers, or one for each class."""
     names = {
-        name: normal_name(name) for name in sample.schema.names if is_number(sample, name) or is_list(sample, name)
+        name: normal_name(name)
+        for name in sample.schema.names
+        if is_number(sample, name) or is_list(sample, name) or seems_number(sample, name)
     }
     for kind, known in VALUES.items():
         for name, normal in names.items():
             # A single number of the "prediction" may be P(y = 1), or the probability of what was predicted.
-            if normal in known and not (is_number(sample, name) and "pred" in normal):
+            is_known = normal in known and (is_number(sample, name) or is_list(sample, name))
+            if is_known and not (is_number(sample, name) and "pred" in normal):
                 yield kind, (name,)
         wide: dict[str, list[str]] = {}
         for name, normal in names.items():
             parted = re.fullmatch(rf"({'|'.join(known)})(?:_(.+)|([0-9]+))", normal)
-            if parted is not None and normal not in known and is_number(sample, name):
+            if parted is not None and normal not in known and not is_list(sample, name):
                 wide.setdefault(parted[1], []).append(name)
         if kind == "probabilities":
             wide["p"] = [name for name, normal in names.items() if re.fullmatch(r"p_?[0-9]+", normal)]

@@ -1,5 +1,6 @@
 """What the first rows of a table show: the types of columns, widths of lists, texts, and sums."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ def is_number(sample: pa.RecordBatch, name: str) -> bool:
     """Whether a column holds numbers."""
     kind = sample.schema.field(name).type
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+def seems_number(sample: pa.RecordBatch, name: str) -> bool:
+    """Whether a column holds text that begins like a number."""
+    return any(re.match(r"\s*[+-]?[.]?[0-9]", text) for text in texts_in(sample.column(name))[:1])
 
 
 def is_floating(sample: pa.RecordBatch, name: str) -> bool:
