@@ -4,6 +4,7 @@ import gzip
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from counterpoise.predictions import Columns, PredictionFileError, find_shards, read_predictions, write_manifest
@@ -29,11 +30,30 @@ def test_documents_of_one_table_are_the_same(tmp_path):
         {"probs": ROWS, "label": labels, "model": "cnn", "steps": [1]},
         {"probs": {str(key): row for key, row in enumerate(ROWS)}, "label": {"0": 1, "1": None, "2": 0}},
         [{"out": {"probs": row}, "label": label} for row, label in zip(ROWS, labels, strict=True)],
+        {"results": [{"probs": row, "label": label} for row, label in zip(ROWS, labels, strict=True)], "epoch": 3},
+        {f"image {key}": {"probs": row, "label": labels[key]} for key, row in enumerate(ROWS)},
+        {
+            "columns": ["probs", "label"],
+            "data": [list(row) for row in zip(ROWS, labels, strict=True)],
+            "index": [4, 5, 6],
+        },
     )
     for document in documents:
         table = read_predictions(written(tmp_path, document), Columns(probabilities="probs,out.probs"))
         np.testing.assert_array_equal(table.values, ROWS)
         assert table.labels.tolist() == [1, -1, 0]
+
+
+@pytest.mark.parametrize("orient", ["records", "columns", "index", "split", "table"])
+def test_what_pandas_writes(tmp_path, orient):
+    frame = pd.DataFrame({"prob_a": [0.25, 0.5], "prob_b": [0.75, 0.5], "label": ["b", "a"]})
+    table = read_predictions(written(tmp_path, frame.to_json(orient=orient)))
+    assert (table.values.tolist(), table.labels.tolist()) == ([[0.25, 0.75], [0.5, 0.5]], [1, 0])
+
+
+def test_rows_without_a_value_for_each_column(tmp_path):
+    path = written(tmp_path, {"columns": ["probs", "label"], "data": [[[0.5, 0.5], 1], [[0.5, 0.5]]]})
+    assert "row 1 of 'data' has no value for each of the 2 'columns'" in refusal(path)
 
 
 def test_scores_of_classes_in_any_order(tmp_path):

@@ -5,10 +5,13 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from counterpoise.cli import main
@@ -180,6 +183,36 @@ def test_the_largest_of_all_are_no_yes_or_no_for_each_class(tmp_path, capsys, mo
     asked, out, _ = questions(tmp_path / "file.csv", capsys, "--confidence", "prob_0", "--prediction", "label_0")
     assert asked == 0
     assert json.loads(out)["models"][0]["estimates"]["accuracy"]["value"] == pytest.approx(program.truth["accuracy"])
+
+
+@pytest.mark.parametrize("is_of_yes", [True, False])
+def test_a_number_beside_yes_or_no(is_of_yes, tmp_path, capsys, monkeypatch):
+    """As MLflow writes it; whether it is of yes or of the prediction is asked, the likelier one first."""
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    program = Program(tmp_path)
+    predicted = (program.positive > 0.5).astype(int)
+    score = program.positive if is_of_yes else np.maximum(program.positive, 1 - program.positive)
+    rows = [list(row) for row in zip(program.yes.tolist(), predicted.tolist(), score.tolist(), strict=True)]
+    document = {"columns": ["target", "prediction", "score"], "data": rows}
+    (tmp_path / "table.json").write_text(json.dumps(document))
+    asked, out, _ = questions(tmp_path / "table.json", capsys)
+    assert asked == 1
+    (model,) = json.loads(out)["models"]
+    assert model["estimates"]["accuracy"]["value"] == pytest.approx((predicted == program.yes).mean())
+    assert ("nll" in model["estimates"]) is is_of_yes
+
+
+def test_decimals_of_databases(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    program = Program(tmp_path)
+    values = {f"prob_{k}": [Decimal(f"{x:.12f}") for x in program.probabilities[:, k]] for k in range(len(NAMES))}
+    labels = pa.array([Decimal(label) for label in program.labels.tolist()], pa.decimal128(38, 0))
+    pq.write_table(pa.table(values | {"label": labels}), tmp_path / "file.parquet")
+    asked, out, error = questions(tmp_path / "file.parquet", capsys)
+    assert out, error
+    assert asked == 0
+    estimates = json.loads(out)["models"][0]["estimates"]
+    assert {key: estimates[key]["value"] for key in program.truth} == pytest.approx(program.truth, abs=1e-6)
 
 
 def test_columns_without_a_name_may_be_several(tmp_path, capsys, monkeypatch):

@@ -90,5 +90,6 @@ def test_labels_beside(tmp_path):
 
 def test_weights_hold_no_predictions(tmp_path):
     network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Linear(8, 3))
-    with pytest.raises(PredictionFileError):
-        read_predictions(saved(tmp_path, network.state_dict()))
+    for held in (network.state_dict(), {"epoch": 3, "state_dict": network.state_dict()}):
+        with pytest.raises(PredictionFileError, match=r"a network's weights, such as '0\.weight', not its predictions"):
+            read_predictions(saved(tmp_path, held))

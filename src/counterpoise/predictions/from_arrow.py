@@ -26,3 +26,12 @@ def filled(column: Any, missing: float) -> NDArray[Any]:
         return array_of(column)
     values = pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], offset=column.offset)
     return np.where(is_given(column), array_of(values), missing)
+
+
+def without_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same with numbers in the place of decimals, which databases write: whole ones as integers."""
+    for place, field in enumerate(batch.schema):
+        if pa.types.is_decimal(field.type):
+            kind = pa.float64() if field.type.scale > 0 else pa.int64()
+            batch = batch.set_column(place, field.name, batch.column(place).cast(kind))
+    return batch

@@ -20,7 +20,7 @@ from counterpoise.predictions.compression import opened, read_bytes
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.from_arrow import array_of
 from counterpoise.predictions.limits import check_expansion, largest_expansion
-from counterpoise.predictions.names import CLASS_NAMES
+from counterpoise.predictions.names import CLASS_NAMES, LOGITS, PROBABILITIES, TEXT_NAMES, normal_name
 from counterpoise.predictions.prediction_file import RawTable, refusing, table_of_batches
 from counterpoise.predictions.table import PredictionFileError
 
@@ -28,6 +28,7 @@ _WHOLE = "JSON document"
 _BATCH_ROWS = 10_000
 _BLOCK_BYTES = 1 << 23
 _SCORES = ("score", "prob", "probability", "confidence")
+_KNOWN = {*TEXT_NAMES, *LOGITS, *PROBABILITIES}
 _NULL_LINE = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?\s*null")
 
 
@@ -37,10 +38,11 @@ def open_json_lines(source: Source) -> RawTable:
 
 
 def open_json(source: Source) -> RawTable:
-    """Read a whole document: a list of objects, one for each sample, or an object of columns.
+    """Read a whole document: objects, one for each sample, or an object of columns.
 
-    A column is a list, or, as pandas writes it, an object of values by row. A list of anything else is a column of the
-    file's name.
+    The objects stand in a list, which may be the only one in an object, or by their ids. A column is a list, or an
+    object of values by row; or there are lists of names, `columns`, and of rows, `data`, as pandas, MLflow and W&B
+    write them. A list of anything else is a column of the file's name.
     """
     with refusing(source.path, what=_WHOLE):
         columns = _columns(_document(source), source.path.stem)
@@ -62,19 +64,40 @@ def _document(source: Source) -> Any:
 
 
 def _columns(document: Any, name: str) -> dict[str, list[Any]]:
-    if isinstance(document, list) and document and all(isinstance(row, dict) for row in document):
-        names = dict.fromkeys(key for row in document for key in row)
-        return {key: [row.get(key) for row in document] for key in names}
     if isinstance(document, list):
-        return {name: document}
+        return _by_name(document) if _are_rows(document) else {name: document}
     if not isinstance(document, dict):
         return {}
     columns = {key: value for key, value in document.items() if isinstance(value, list)}
-    by_row = {key: value for key, value in document.items() if isinstance(value, dict)}
-    if by_row:
-        index = next(iter(by_row.values())).keys()
-        columns |= {key: [*value.values()] for key, value in by_row.items() if value.keys() == index}
-    return columns
+    if {"columns", "data"} <= columns.keys() <= {"columns", "data", "index"}:
+        return _by_place(columns["columns"], columns["data"])
+    named = {key: columns.pop(key) for key in (CLASS_NAMES,) if key in columns}
+    if len(columns) == 1 and _are_rows(only := next(iter(columns.values()))):
+        return _by_name(only) | named
+    columns |= named
+    objects = {key: value for key, value in document.items() if isinstance(value, dict)}
+    if not objects:
+        return columns
+    index = next(iter(objects.values())).keys()
+    if not columns and any(normal_name(key) in _KNOWN for key in index):
+        return {"id": [*objects]} | _by_name([*objects.values()])
+    return columns | {key: [*value.values()] for key, value in objects.items() if value.keys() == index}
+
+
+def _are_rows(found: list[Any]) -> bool:
+    return bool(found) and all(isinstance(row, dict) for row in found)
+
+
+def _by_place(names: list[Any], rows: list[Any]) -> dict[str, list[Any]]:
+    for number, row in enumerate(rows):
+        if not isinstance(row, list) or len(row) != len(names):
+            raise PredictionFileError(f"row {number} of 'data' has no value for each of the {len(names)} 'columns'")
+    return {str(name): [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def _by_name(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(key for row in rows for key in row)
+    return {key: [row.get(key) for row in rows] for key in names}
 
 
 def _batches(source: Source) -> Iterator[pa.RecordBatch]:

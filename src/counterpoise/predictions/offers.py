@@ -36,6 +36,8 @@ from counterpoise.predictions.sample import (
 )
 from counterpoise.predictions.table import PredictionFileError
 
+_BOTH = 2
+
 
 def unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> PredictionFileError:
     """What to say of a table in which no name tells the predictions; a question, where something could be them."""
@@ -74,7 +76,8 @@ def unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> P
     single = [name for name in floats if least(sample, (name,)) >= 0 and largest(sample, (name,)) <= 1]
     numbers = single or floats or [name for name in numbers if is_number(sample, name)]
     if not choices and predicted is not None:
-        choices = [({"confidence": name} | label, f"of the prediction in {predicted!r}") for name in numbers[:2]]
+        for name in numbers[:2]:
+            choices += [({**choice, **label}, reason) for choice, reason in of_one_number(sample, name, predicted)]
     elif not choices:
         kinds = ["logits" if normal_name(name).startswith(LOGITS) else "probabilities" for name in numbers[:2]]
         choices = [({kind: name} | label, "of y = 1") for kind, name in zip(kinds, numbers, strict=False)]
@@ -85,6 +88,15 @@ def unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> P
     return AmbiguousInputError(
         f"no name says what the predictions are: {held} could be, and its columns are {some(names)}", choices
     )
+
+
+def of_one_number(sample: pa.RecordBatch, name: str, predicted: str) -> list[tuple[Choice, str]]:
+    """What a number beside a prediction may be; less than a half is no probability of one of two classes."""
+    confidence: tuple[Choice, str] = ({"confidence": name}, f"of the prediction in {predicted!r}")
+    positive: tuple[Choice, str] = ({"probabilities": name}, "of y = 1")
+    if pc.count_distinct(sample.column(predicted)).as_py() > _BOTH:
+        return [confidence]
+    return [positive, confidence] if least(sample, (name,), initial=1) < 1 / _BOTH else [confidence, positive]
 
 
 def _of_classes(sample: pa.RecordBatch, numbers: Sequence[str]) -> list[tuple[str, ...]]:

@@ -10,6 +10,7 @@ from counterpoise._blocks import rows_at_a_time
 from counterpoise._files import FilePath
 from counterpoise.predictions.columns import AmbiguousInputError, Layout, Reading
 from counterpoise.predictions.digest import Source
+from counterpoise.predictions.from_arrow import without_decimals
 from counterpoise.predictions.layout import models_of, tables
 from counterpoise.predictions.names import DESCRIPTIVE, GROUPED, some
 from counterpoise.predictions.recognition import find_layout
@@ -133,7 +134,8 @@ def prediction_file(raw: RawTable, reading: Reading) -> PredictionFile:
     """The predictions in a table, found by what its columns are called unless the file says it."""
     source, path = raw.source, raw.source.path
     with refusing(path, what=raw.what):
-        layout = raw.layout or find_layout(raw.sample, reading, members=raw.members, class_names=raw.class_names)
+        sample = without_decimals(raw.sample)
+        layout = raw.layout or find_layout(sample, reading, members=raw.members, class_names=raw.class_names)
         if reading.like is None:  # of a file of OOD samples, which are one set
             layout = _grouped(layout, reading.by, raw.sample.schema)
     header = raw.header or Header(class_names=layout.class_names)
@@ -144,7 +146,9 @@ def prediction_file(raw: RawTable, reading: Reading) -> PredictionFile:
         first_row = 0 if groups is None else sum(raw.group_rows[: groups.start])
         with refusing(path, what=raw.what):
             batches = raw.batches(columns, layout) if groups is None else raw.batches(columns, layout, groups=groups)
-            for table in tables(batches, layout=layout, header=header, reading=reading, first_row=first_row):
+            for table in tables(
+                map(without_decimals, batches), layout=layout, header=header, reading=reading, first_row=first_row
+            ):
                 row += len(table)
                 yield table
             if row == 0:

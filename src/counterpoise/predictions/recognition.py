@@ -46,7 +46,7 @@ from counterpoise.predictions.names import (
     span,
     stripped,
 )
-from counterpoise.predictions.offers import perhaps_labels, unnamed
+from counterpoise.predictions.offers import of_one_number, perhaps_labels, unnamed
 from counterpoise.predictions.sample import (
     categories_of,
     is_floating,
@@ -144,11 +144,8 @@ def _with_values(sample: pa.RecordBatch, reading: Reading, members: Mapping[str,
     if groups:
         (kind, columns) = groups[0]
         if kind == "probabilities" and len(columns) == 1 and is_number(sample, columns[0]) and predicted is not None:
-            problem = (
-                f"column {columns[0]!r} may be the probability of y = 1 or that of the prediction in {predicted!r}"
-            )
-            choices = [({"confidence": columns[0]}, "of the prediction"), ({"probabilities": columns[0]}, "of y = 1")]
-            raise AmbiguousInputError(problem, choices)
+            problem = f"column {columns[0]!r} may be the probability of y = 1 or that of the prediction"
+            raise AmbiguousInputError(problem, of_one_number(sample, columns[0], predicted))
         return _laid_out(sample, kind, columns, members, chosen)
     if confidence is not None:
         return _top_label(sample, confidence, chosen)

@@ -88,10 +88,10 @@ def largest(sample: pa.RecordBatch, columns: tuple[str, ...]) -> float:
     return 0.0 if values is None else float(np.max(values, where=np.isfinite(values), initial=0))
 
 
-def least(sample: pa.RecordBatch, columns: tuple[str, ...]) -> float:
-    """Of all numbers that are finite; 0 where there is none, or one is positive."""
+def least(sample: pa.RecordBatch, columns: tuple[str, ...], *, initial: float = 0.0) -> float:
+    """Of all numbers that are finite, and of `initial`."""
     values = values_of(sample, columns)
-    return 0.0 if values is None else float(np.min(values, where=np.isfinite(values), initial=0))
+    return initial if values is None else float(np.min(values, where=np.isfinite(values), initial=initial))
 
 
 def sums_to(sample: pa.RecordBatch, columns: tuple[str, ...], total: float) -> bool:

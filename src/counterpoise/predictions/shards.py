@@ -230,7 +230,7 @@ def _is_document(path: FilePath) -> bool:
     if path.name == MANIFEST:
         return True
     with naming(path), regular(path).open("rb") as file:
-        return re.match(rb'\s*\{\s*"schema"', file.read(_BEGINNING)) is not None
+        return re.match(rb'\s*\{\s*"schema"\s*:\s*"', file.read(_BEGINNING)) is not None
 
 
 def vouched_files(path: Path) -> dict[str, str]:

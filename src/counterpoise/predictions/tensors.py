@@ -4,7 +4,7 @@ import itertools
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def open_safetensors(source: Source) -> RawTable:
         else:
             with source.reopened() as file:
                 tensors = load(file.read())
+        _require_predictions(tensors)
         arrays = {name: as_array(tensor) for name, tensor in tensors.items()}
         return of_arrays(source, arrays, what="safetensors file")
 
@@ -46,7 +47,17 @@ def open_torch(source: Source) -> RawTable:
     with refusing(source.path, what="PyTorch file"), source.reopened() as file:
         found = _loaded(file)
         _require_justified(found, stored=source.size)
-        return of_arrays(source, dict(_arrays(found, source)), what="PyTorch file")
+        arrays = dict(_arrays(found, source))
+        _require_predictions(arrays)
+        return of_arrays(source, arrays, what="PyTorch file")
+
+
+def _require_predictions(names: Iterable[str]) -> None:
+    """Refuse the weights of a network, which have the same suffixes."""
+    if weights := next((name for name in names if name.endswith((".weight", ".bias"))), None):
+        raise PredictionFileError(
+            f"it holds a network's weights, such as {weights!r}, not its predictions: save its logits, with the labels"
+        )
 
 
 def _loaded(file: pa.NativeFile) -> Any:
