@@ -2,7 +2,9 @@
 
 import csv
 import io
+import shutil
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -60,7 +62,7 @@ def plain(place):
     return pets(place)
 
 
-@odd("ValueError: .*has one class, 'cat'; at least 2 are needed$")
+@odd("ValueError: .*has one class, 'cat'; at least 2 are needed: put the images of each class into a folder")
 def one_class(place):
     return photos(place, {"cat": 9})
 
@@ -68,6 +70,33 @@ def one_class(place):
 @odd(r"ValueError: .*has one class, 'images'; at least 2 are needed; if cat, dog are the classes, give .*pets/images$")
 def classes_one_folder_deeper(place):
     return pets(place / "images").parent
+
+
+@odd(r"ValueError: .*has one class, 'images'; at least 2 are needed; if labels.csv tells them, give .*pets/labels.csv$")
+def a_folder_of_images_and_a_table(place):
+    photos(place, {"images": 9})
+    table(place / "labels.csv", [("0.png", "cat"), ("1.png", "dog")])
+    return place
+
+
+@odd(r"ValueError: .*there is no file .*pets/0.png .* write them as images/0.png, or move the table there$")
+def a_table_beside_the_folder_of_its_images(place):
+    photos(place, {"images": 9})
+    return table(place / "labels.csv", [(f"{index}.png", "cat" if index % 2 else "dog") for index in range(9)])
+
+
+@odd(r"ValueError: .*pets.zip is neither a table of paths .* unpack an archive, and give the folder$")
+def an_archive(place):
+    return Path(shutil.make_archive(str(place), "zip", pets(place)))
+
+
+@odd(r"(?s)^pets: 22 images, 2 classes of 11$.*1 image .* left out: .*photo.HEIC.*it is in HEIC, as phones write it")
+def what_phones_and_browsers_save(place):
+    pets(place)
+    for path in place.glob("*/0.png"):
+        path.with_name("saved.jfif").write_bytes(picture(suffix="jpg"))
+    (place / "cat" / "photo.HEIC").write_bytes(b"\x00\x00\x00\x18ftypheic" + bytes(40))
+    return place
 
 
 @odd("warning: there are no training images of 'bird'")

@@ -140,7 +140,9 @@ def _decoded_row(
             raise data
         image, stored = _decoded(data, channels=channels, size=size)
     except unidentified:  # whose words are an address in memory
-        reason = "it is empty" if not data else "its format is not known"
+        reason = "its format is not known" if data else "it is empty"
+        if isinstance(data, bytes) and data[4:11] in (b"ftyphei", b"ftypmif"):
+            reason = "it is in HEIC, as phones write it; save it as JPEG"
         raise UnreadableImageError(f"{where}: not an image that can be read: {reason}") from None
     except (*_DECODING, image_module.DecompressionBombError) as error:
         raise UnreadableImageError(f"{where}: not an image that can be read: {error}") from None

@@ -26,7 +26,13 @@ CLASSES_FILE: Final = "classes.txt"
 _PARQUET, _TAR = ".parquet", ".tar"
 _SPLITS = ("train", "validation", "valid", "val", "test")
 _SHARD = re.compile(r"(?P<start>.*-)\d+-of-(?P<count>\d+)\.parquet")
-PICTURES: Final = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
+PICTURES: Final = frozenset(
+    (
+        *(".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"),
+        *(".tif", ".tiff", ".webp"),
+    )
+)
+"""Of image files; some cannot be decoded, which is better said than passed over."""
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
@@ -71,6 +77,11 @@ def resolve(name_or_path: str | Path, *, root: Path | None = None) -> DataSource
     if (table := _expanded(parts_of(text)[0])).is_file() and is_table(table):
         return _of_path_table(text, table)
     if path.is_file():
+        if path.suffix.lower() not in (_PARQUET, _TAR):
+            raise ValueError(
+                f"{path} is neither a table of paths (.csv, .tsv, .parquet) nor a file of images (.parquet, .tar); "
+                "unpack an archive, and give the folder"
+            )
         return _of_stored(path.stem, text, {WHOLE: (str(path),)})
     if path.is_dir():
         return _of_folder(path)

@@ -125,9 +125,12 @@ def require_files(table: PathTable, address: str) -> None:
     missing = [(row, path) for row, path in enumerate(table.paths) if not path.is_file()]
     if missing:
         row, path = missing[0]
+        remedy = "mend them, or leave these rows out"
+        if folder := next((each for each in sorted(path.parent.glob("*/")) if (each / path.name).is_file()), None):
+            remedy = f"write them as {folder.name}/{path.name}, or move the table there"
         raise ValueError(
             f"{parts_of(address)[0]}, row {row}: there is no file {path} ({len(missing):,} of {len(table.paths):,} are "
-            "missing); paths are absolute, or start from the folder of the table: mend them, or leave these rows out"
+            f"missing); paths are absolute, or start from the folder of the table: {remedy}"
         )
 
 

@@ -100,7 +100,7 @@ def _parts(model: nn.Module, options: OptimizerOptions) -> list[Group]:
     if not hasattr(network, "group_matcher") and not (getattr(network, "pretrained_cfg", None) or {}).get("classifier"):
         raise ValueError(
             f"optimizer.layer_decay needs a network that says what its layers are; {type(network).__name__} does not: "
-            "use one of timm, or one with weights that are not random"
+            "use one of timm, or one with weights that are not random, or --optimizer.layer-decay 1"
         )
     library = require("timm.optim", extra="train", purpose="parameter groups by layer")
     return list(

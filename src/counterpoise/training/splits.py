@@ -8,6 +8,7 @@ from torch import Tensor
 
 from counterpoise.data.images import hold_out, hold_out_by_class, hold_out_hashed
 from counterpoise.data.sources import FILES, WHOLE, DataSource, pictures_in
+from counterpoise.data.tables import SUFFIXES
 from counterpoise.recipes.config import DataOptions, HeldOutRows
 
 TEST_SEED: Final = 1 << 40
@@ -81,5 +82,11 @@ def _require_classes(source: DataSource) -> None:
         below = [
             each.name for each in sorted(folder.iterdir()) if each.is_dir() and any(pictures_in(folder, each.name))
         ]
-        hint = f"; if {', '.join(below[:3])} are the classes, give {folder}" if len(below) > 1 else ""
+        tables = [each for each in sorted(Path(source.location).iterdir()) if each.suffix.lower() in SUFFIXES]
+        if len(below) > 1:
+            hint = f"; if {', '.join(below[:3])} are the classes, give {folder}"
+        elif tables:
+            hint = f"; if {tables[0].name} tells them, give {tables[0]}"
+        else:
+            hint = ": put the images of each class into a folder with its name, or write a CSV file of path and label"
     raise ValueError(f"{source.location} has one class, {name!r}; at least 2 are needed{hint}")
