@@ -49,45 +49,60 @@ def unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> P
                 "lists as Parquet or JSON lines"
             )
     free = [name for name in names if name and normal_name(name) not in TEXT_NAMES and name != chosen.label]
-    lists = [
-        name for name in names if is_list_of_numbers(sample, name) and (name in free or normal_name(name) in PREDICTED)
-    ]
-    numbers = [name for name in free if is_number(sample, name)]
-    label: dict[str, str] = {}
-    if chosen.label is None and chosen.labels is None and not any(normal_name(name) in LABELS for name in names):
-        others = [name for name in free if not is_list(sample, name) and not is_floating(sample, name)]
-        others = [name for name in others if repeats(sample, name)]
-        if len(others) == 1 < len(free):
-            label = {"label": others[0]}
-            numbers = [name for name in numbers if name not in others]
-    wide = _of_classes(sample, numbers)
-    choices: list[tuple[Choice, str]] = []
-    for columns in (*((name,) for name in lists), *wide):
-        pattern = pattern_of(columns, names)
-        whole = sums_to(sample, columns, 1)
-        both = [
-            ({"probabilities": pattern} | label, "each of the first rows sums to 1" if whole else ""),
-            ({"logits": pattern} | label, ""),
-        ]
-        choices += both if whole else both[::-1] if least(sample, columns) >= 0 else both[1:]
-    if predicted is not None:  # a number that a known name calls a prediction is none where another column is one
-        numbers += [name for name in names if name != predicted and normal_name(name) in PREDICTED]
-    floats = [name for name in numbers if is_floating(sample, name)]
-    single = [name for name in floats if least(sample, (name,)) >= 0 and largest(sample, (name,)) <= 1]
-    numbers = single or floats or [name for name in numbers if is_number(sample, name)]
-    if not choices and predicted is not None:
-        for name in numbers[:2]:
-            choices += [({**choice, **label}, reason) for choice, reason in of_one_number(sample, name, predicted)]
-    elif not choices:
-        kinds = ["logits" if normal_name(name).startswith(LOGITS) else "probabilities" for name in numbers[:2]]
-        choices = [({kind: name} | label, "of y = 1") for kind, name in zip(kinds, numbers, strict=False)]
+    label = _only_labels(sample, free, chosen)
+    free = [name for name in free if name not in label.values()]
+    # What a known name calls a prediction may be a list of them all, or a number beside the column that is one.
+    predictions = [name for name in names if normal_name(name) in PREDICTED]
+    lists = [(name,) for name in (*free, *predictions) if is_list_of_numbers(sample, name)]
+    several = [*lists, *_of_classes(sample, [name for name in free if is_number(sample, name)])]
+    choices = [choice for columns in several for choice in _of_columns(sample, columns)]
+    if not choices:
+        beside = [name for name in predictions if predicted not in (None, name)]
+        several = [(name,) for name in _likeliest(sample, [*free, *beside])[:2]]
+        choices = [choice for (name,) in several for choice in _of_one(sample, name, predicted)]
     if not choices:
         wanted = "'logits' or 'probabilities', or one column 'logit_NAME' or 'probability_NAME' for each class"
         return PredictionFileError(f"the table has no predictions: it needs {wanted}; its columns are {some(names)}")
-    held = span(tuple(lists) or (wide[0] if wide else tuple(numbers[:2])))
+    held = span([name for columns in (lists or several) for name in columns])
     return AmbiguousInputError(
-        f"no name says what the predictions are: {held} could be, and its columns are {some(names)}", choices
+        f"no name says what the predictions are: {held} could be, and its columns are {some(names)}",
+        [({**choice, **label}, reason) for choice, reason in choices],
     )
+
+
+def _only_labels(sample: pa.RecordBatch, free: Sequence[str], chosen: Columns) -> dict[str, str]:
+    """The choice of the column of labels, where no name tells it and only one could be it."""
+    known = any(normal_name(name) in LABELS for name in sample.schema.names)
+    if known or chosen.label is not None or chosen.labels is not None or len(free) == 1:
+        return {}
+    found = [
+        name for name in free if not is_list(sample, name) and not is_floating(sample, name) and repeats(sample, name)
+    ]
+    return {"label": found[0]} if len(found) == 1 else {}
+
+
+def _of_columns(sample: pa.RecordBatch, columns: tuple[str, ...]) -> list[tuple[Choice, str]]:
+    """What a column of lists or one for each class may be, the likelier first."""
+    pattern = pattern_of(columns, sample.schema.names)
+    logits: tuple[Choice, str] = ({"logits": pattern}, "")
+    if sums_to(sample, columns, 1):
+        return [({"probabilities": pattern}, "each of the first rows sums to 1"), logits]
+    return [logits] if least(sample, columns) < 0 else [logits, ({"probabilities": pattern}, "")]
+
+
+def _likeliest(sample: pa.RecordBatch, names: Sequence[str]) -> list[str]:
+    """Columns of numbers from 0 to 1, if there are any, else of fractions, else of numbers."""
+    numbers = [name for name in names if is_number(sample, name)]
+    floats = [name for name in numbers if is_floating(sample, name)]
+    inside = [name for name in floats if least(sample, (name,)) >= 0 and largest(sample, (name,)) <= 1]
+    return inside or floats or numbers
+
+
+def _of_one(sample: pa.RecordBatch, name: str, predicted: str | None) -> list[tuple[Choice, str]]:
+    if predicted is not None:
+        return of_one_number(sample, name, predicted)
+    kind = "logits" if normal_name(name).startswith(LOGITS) else "probabilities"
+    return [({kind: name}, "of y = 1")]
 
 
 def of_one_number(sample: pa.RecordBatch, name: str, predicted: str) -> list[tuple[Choice, str]]:
@@ -154,5 +169,5 @@ def _is_predicted(sample: pa.RecordBatch, layout: Layout, column: pa.Array) -> b
 
 def _are_indices(column: pa.Array, layout: Layout) -> bool:
     """Whether integers are indices of classes; of a confidence nobody knows how many there are."""
-    least, most = pc.min_max(column).as_py().values()
-    return least is not None and least >= 0 and (layout.kind == "confidence" or most < layout.classes)
+    lowest, highest = pc.min_max(column).as_py().values()
+    return lowest is not None and lowest >= 0 and (layout.kind == "confidence" or highest < layout.classes)

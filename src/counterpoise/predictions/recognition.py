@@ -51,7 +51,7 @@ from counterpoise.predictions.sample import (
     categories_of,
     is_floating,
     is_list,
-    is_list_of_numbers,
+    is_list_of_texts,
     is_number,
     largest,
     list_width,
@@ -248,7 +248,7 @@ def _top_label(sample: pa.RecordBatch, confidence: str, chosen: Columns) -> Layo
 def _perhaps_of_labels(sample: pa.RecordBatch) -> list[str]:
     """All columns but lists of texts, which name the outputs."""
     names: list[str] = sample.schema.names
-    return [name for name in names if not is_list(sample, name) or is_list_of_numbers(sample, name)]
+    return [name for name in names if not is_list_of_texts(sample, name)]
 
 
 def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layout:

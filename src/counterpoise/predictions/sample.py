@@ -41,8 +41,16 @@ def is_list(sample: pa.RecordBatch, name: str) -> bool:
 
 
 def is_list_of_numbers(sample: pa.RecordBatch, name: str) -> bool:
-    """Whether a column holds lists of numbers."""
-    return is_list(sample, name) and not texts_in(sample.column(name).flatten())
+    """Whether a column holds lists of numbers, or lists of such lists."""
+    kind = sample.schema.field(name).type
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return is_list(sample, name) and bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+def is_list_of_texts(sample: pa.RecordBatch, name: str) -> bool:
+    """Whether a column holds lists of texts."""
+    return is_list(sample, name) and bool(texts_in(sample.column(name).flatten()))
 
 
 def list_width(sample: pa.RecordBatch, name: str) -> int:
