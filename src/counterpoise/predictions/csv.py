@@ -112,6 +112,30 @@ def _dialect(source: Source) -> _Dialect:
         raise PredictionFileError("it is empty; write it again")
     if (place := lines[0].find("\N{REPLACEMENT CHARACTER}")) >= 0:
         raise PredictionFileError(f"its header line is not UTF-8 after {lines[0][:place][-20:]!r}; {_IN_UTF8}")
+    separator, names, first = _first_cells(lines)
+    lacking = len(first) == len(names) + 1
+    if lacking:  # at the end where lines end with a separator, else the names of rows
+        names = ("", *names) if first[-1] else (*names, "")
+    comma = separator != "," and any(re.fullmatch(r"-?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?\s*%?", cell) for cell in first)
+    return _Dialect(
+        names=names,
+        first=first,
+        separator=separator,
+        decimal_point="," if comma else ".",
+        encoding="utf8" if encoding == "utf-8-sig" else encoding,
+        skipped=len(comments) + (lacking and not in_comment),
+        is_named=in_comment or lacking,
+        written={
+            name: way
+            for name, cell in zip(names, first, strict=False)
+            for pattern, way in _WAYS
+            if re.fullmatch(pattern, cell, re.DOTALL)
+        },
+    )
+
+
+def _first_cells(lines: list[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The separator, and the cells of the header line and of the line after it."""
     found = [_split(lines, separator) for separator in _SEPARATORS]
     # The one that makes most of the header line; a space only where no other makes anything.
     separator, names, first = max(found, key=lambda each: (len(each[1]), len(each[1]) == len(each[2])))
@@ -122,25 +146,7 @@ def _dialect(source: Source) -> _Dialect:
             f"its first line holds numbers, such as {number!r:.40}, where names of columns are due; write a header "
             "line above it, such as prob_0,prob_1,label"
         )
-    lacking = len(first) == len(names) + 1
-    if lacking:  # at the end where lines end with a separator, else the names of rows
-        names = ("", *names) if first[-1] else (*names, "")
-    comma = separator != "," and any(re.fullmatch(r"-?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?\s*%?", cell) for cell in first)
-    return _Dialect(
-        names,
-        first,
-        separator,
-        "," if comma else ".",
-        "utf8" if encoding == "utf-8-sig" else encoding,
-        len(comments) + (lacking and not in_comment),
-        in_comment or lacking,
-        {
-            name: way
-            for name, cell in zip(names, first, strict=False)
-            for pattern, way in _WAYS
-            if re.fullmatch(pattern, cell, re.DOTALL)
-        },
-    )
+    return separator, names, first
 
 
 def _lines(text: str) -> Iterator[str]:
