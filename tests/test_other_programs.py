@@ -69,7 +69,7 @@ PROGRAMS: dict[str, tuple[int, Callable[[Program], None]]] = {
         ),
     ),
     "caret": (
-        0,
+        1,
         lambda p: p.csv(p.wide("{}") | {"obs": p.texts, "pred": p.answers, "rowIndex": range(SAMPLES)}, index=True),
     ),
     "DataRobot": (1, lambda p: p.csv({"row_id": range(SAMPLES)} | p.wide("Prediction_{}") | {"target": p.texts})),

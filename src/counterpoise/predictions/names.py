@@ -11,7 +11,7 @@ from counterpoise.predictions.table import CATEGORIES, Kind
 
 LABELS = (
     "label", "labels", "target", "targets", "y_true", "y", "y_test", "true_label", "true_labels", "true_class",
-    "ground_truth", "gt", "truth", "gold", "gold_label", "actual", "actual_label", "actual_class", "expected", "obs",
+    "ground_truth", "gt", "truth", "gold", "gold_label", "actual", "actual_label", "actual_class", "expected",
     "observed", "label_ids",
 )  # fmt: skip
 PREDICTED = (
