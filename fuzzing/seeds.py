@@ -53,7 +53,7 @@ def parquet(folder: Path) -> Sequence[bytes]:
 
 
 def csv(_: Path) -> Sequence[bytes]:
-    """With commas, with semicolons and decimal commas, in UTF-16, with quotes, percentages and lists."""
+    """With commas, with semicolons and decimal commas, in UTF-16, with quotes, percentages, lists, names of rows."""
     rows = probabilities(4).round(4).tolist()
     plain = "id,label,probability_cat,probability_dog,probability_owl\n" + "".join(
         f"{n},{n % 3},{','.join(map(str, row))}\n" for n, row in enumerate(rows)
@@ -62,8 +62,9 @@ def csv(_: Path) -> Sequence[bytes]:
     quoted = 'label,"probability_cat","probability_dog",who\ncat,0.25,0.75,"a, ""b"""\ndog,0.5,0.5,"x\ny"\n'
     correct = "confidence,correct,severity\n0.9,1,0\n0.4,0,1\n"
     percentages = "label;prob_cat;prob_dog\ncat;22,5 %;77,5 %\ndog;1e1%;90%\n"
-    lists = 'label,probs\n0,"[0.25, 0.75]"\n1,[.5 5e-1]\n'
-    texts = (plain, foreign, quoted, correct, percentages, lists)
+    lists = 'label,probs\n0,"[0.25, 0.75]"\n1,[.5 5e-1]\n1,"tensor([np.float64(0.5), 0.5], device=\'cpu\')"\n'
+    rownames = 'sep=;\n"cat";"dog";"label"\n"1";0.25;0.75;"cat"\n"2";1;0;"dog"\n'
+    texts = (plain, foreign, quoted, correct, percentages, lists, rownames)
     return [*(text.encode() for text in texts), plain.encode("utf-16")]
 
 
@@ -84,14 +85,18 @@ def json_lines(_: Path) -> Sequence[bytes]:
 
 
 def json_documents(_: Path) -> Sequence[bytes]:
-    """Samples, with scores by class and in objects, and columns, as lists and by row."""
+    """Samples, with scores by class and in objects, by id and inside; columns, as lists, by row and as a table."""
     rows = probabilities(3).round(4).tolist()
     scores = [[{"label": name, "score": value} for name, value in zip(CLASSES, row, strict=True)] for row in rows]
+    samples = [{"probs": row, "label": number, "prediction": 0} for number, row in enumerate(rows)]
     documents = (
         [{"label": "cat", "prob": row} for row in scores],
         [{"label": number, "probs": {"cat": row[0], "dog": 1 - row[0]}} for number, row in enumerate(rows[:2])],
         {"probs": rows, "label": [0, 1, None], "class_names": CLASSES},
         {f"p{place}": {str(row): values[place] for row, values in enumerate(rows)} for place in range(3)},
+        {"results": samples, "epoch": 3},
+        {f"image {number}": sample for number, sample in enumerate(samples)},
+        {"columns": ["confidence", "prediction", "target"], "data": [[row[0], round(row[0]), 1] for row in rows]},
     )
     return [json.dumps(document).encode() for document in documents]
 
