@@ -15,7 +15,7 @@ PAGE = "docs/cost.md"
 SHOWN = ((Key.ACCURACY, False), (Key.ECE, False), (Key.NLL, False), (Key.NLL, True))
 """Metrics, as trained or after temperature scaling."""
 
-REFERENCES = ("ce", "ls", "fl", "pskd", "mte1")
+REFERENCES = ("ce", "ls", "fl", "pskd", "dml", "mte1")
 """What the others are held against: plain training, the rivals that cost no more, and MTE-1 as published."""
 
 
