@@ -16,7 +16,7 @@ SHOWN = ((Key.ACCURACY, False), (Key.ECE, False), (Key.NLL, False), (Key.NLL, Tr
 """Metrics, as trained or after temperature scaling."""
 
 REFERENCES = ("ce", "ls", "fl", "pskd", "dml", "mte1")
-"""What the others are held against: plain training, the rivals that cost no more, and MTE-1 as published."""
+"""What the others are held against: plain training, the rivals, and MTE-1 as published."""
 
 
 def results_section(study: StudyResults) -> str:

@@ -36,16 +36,19 @@ def repeats(sample: pa.RecordBatch, name: str) -> bool:
 
 def is_list(sample: pa.RecordBatch, name: str) -> bool:
     """Whether a column holds lists, of one length or not."""
-    kind = sample.schema.field(name).type
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return _is_of_lists(sample.schema.field(name).type)
 
 
 def is_list_of_numbers(sample: pa.RecordBatch, name: str) -> bool:
     """Whether a column holds lists of numbers, or lists of such lists."""
     kind = sample.schema.field(name).type
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    while _is_of_lists(kind):
         kind = kind.value_type
     return is_list(sample, name) and bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+def _is_of_lists(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_list_of_texts(sample: pa.RecordBatch, name: str) -> bool:
