@@ -38,23 +38,22 @@ def document(name: str, hashes: Mapping[str, list[str]]) -> dict[str, Any]:
                 seen.add(need)
                 waiting.append(need)
     main = canonicalize_name(name)
-    components = [_component(key, found[key], hashes.get(key, [])) for key in sorted(found) if key != main]
+    urls = {key: f"pkg:pypi/{key}@{found[key].version}" for key in sorted(found)}
+    components = {key: _component(key, url, found[key], hashes.get(key, [])) for key, url in urls.items()}
+    described = components.pop(main)
     graph = [
-        {
-            "ref": _url(found[key]),
-            "dependsOn": sorted({_url(found[each]) for each in needs.get(key, [])} - {_url(found[key])}),
-        }
-        for key in sorted(found)
+        {"ref": url, "dependsOn": sorted({urls[each] for each in needs.get(key, [])} - {url})}
+        for key, url in urls.items()
     ]
-    digest = hashlib.sha256(json.dumps([components, graph], sort_keys=True).encode()).digest()
+    digest = hashlib.sha256(json.dumps([[*components.values()], graph], sort_keys=True).encode()).digest()
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         # The same contents have the same number.
         "serialNumber": uuid.UUID(bytes=digest[:16], version=4).urn,
         "version": 1,
-        "metadata": {"component": _component(main, found[main], hashes.get(main, []))},
-        "components": components,
+        "metadata": {"component": described},
+        "components": [*components.values()],
         "dependencies": graph,
     }
 
@@ -77,15 +76,15 @@ def _needed(found: Distribution, extras: frozenset[str]) -> list[_Need]:
     return needed
 
 
-def _component(key: str, found: Distribution, hashes: list[str]) -> dict[str, Any]:
+def _component(key: str, url: str, found: Distribution, hashes: list[str]) -> dict[str, Any]:
+    stated = found.metadata.json
     component: dict[str, Any] = {
         "type": "library",
-        "bom-ref": _url(found),
+        "bom-ref": url,
         "name": key,
-        "version": found.version,
-        "purl": _url(found),
+        "version": stated["version"],
+        "purl": url,
     }
-    stated = found.metadata.json
     if expression := stated.get("license_expression"):
         component["licenses"] = [{"expression": expression}]
     elif (licence := str(stated.get("license", "")).strip()) and "\n" not in licence:
@@ -93,14 +92,9 @@ def _component(key: str, found: Distribution, hashes: list[str]) -> dict[str, An
     if hashes:
         # There are several files, one for each platform; hashes of the component would be of one.
         component["externalReferences"] = [
-            {"type": "distribution", "url": _url(found), "hashes": [{"alg": "SHA-256", "content": each}]}
-            for each in hashes
+            {"type": "distribution", "url": url, "hashes": [{"alg": "SHA-256", "content": each}]} for each in hashes
         ]
     return component
-
-
-def _url(found: Distribution) -> str:
-    return f"pkg:pypi/{canonicalize_name(found.metadata['Name'])}@{found.version}"
 
 
 def locked_hashes(text: str) -> dict[str, list[str]]:

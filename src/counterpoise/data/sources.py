@@ -27,10 +27,23 @@ _PARQUET, _TAR = ".parquet", ".tar"
 _SPLITS = ("train", "validation", "valid", "val", "test")
 _SHARD = re.compile(r"(?P<start>.*-)\d+-of-(?P<count>\d+)\.parquet")
 PICTURES: Final = frozenset(
-    (
-        *(".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"),
-        *(".tif", ".tiff", ".webp"),
-    )
+    {
+        ".avif",
+        ".bmp",
+        ".gif",
+        ".heic",
+        ".heif",
+        ".jfif",
+        ".jpe",
+        ".jpeg",
+        ".jpg",
+        ".pgm",
+        ".png",
+        ".ppm",
+        ".tif",
+        ".tiff",
+        ".webp",
+    }
 )
 """Of image files; some cannot be decoded, which is better said than passed over."""
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
