@@ -22,7 +22,7 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.selective import operating_point
 from counterpoise.report import figures, gallery, page, sentences
 from counterpoise.report.data import contrasts, looks, threshold_text
-from counterpoise.report.style import DARK, LIGHT, THEMES
+from counterpoise.report.style import LIGHT, in_dark
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -171,20 +171,17 @@ def test_files_are_the_same_to_the_byte_whenever_and_however_often_they_are_draw
         assert written[0] == written[1] == written[2], suffix
 
 
-def test_themes_share_no_ink(three):
+def test_every_colour_is_of_the_theme_and_none_of_the_light_one_is_left_in_the_dark(three):
     drawn = gallery.drawn(three, risk=0.2)
     assert set(drawn) == {
         "reliability", "risk_coverage", "set_sizes", "misclassification", "ood_1_svhn", "ood_2_dtd", "severity",
         "forest_2_net-1", "forest_3_net-2",
         *(f"{kind}_{number}_net-{number - 1}" for number in (1, 2, 3) for kind in ("classwise", "temperature")),
     }  # fmt: skip
-    for theme, other in ((THEMES["light"], DARK), (THEMES["dark"], LIGHT)):
-        svg = figures.as_svg(figures.severity(three.models, theme=theme)) + figures.as_svg(
-            figures.classwise(three.models[0], theme=theme)
-        )
-        assert theme.ink in svg
-        for colour in (other.ink, other.muted, other.grid, "#000000"):
-            assert colour not in svg
+    for figure in drawn.values():
+        light = figures.as_svg(figure)
+        assert set(re.findall("#[0-9a-f]{6}", light)) <= set(LIGHT.colours.values())
+        assert not set(re.findall("#[0-9a-f]{6}", in_dark(light))) & set(LIGHT.colours.values())
 
 
 def ticks(axis):
@@ -217,7 +214,7 @@ def limits(figure, gid):
 
 def test_pictures_of_several_models_have_one_scale(three, monkeypatch):
     pictures = []
-    monkeypatch.setattr(page, "_both", lambda draw, *_: pictures.append(draw(theme=LIGHT)))
+    monkeypatch.setattr(page, "_picture", lambda draw, *_: pictures.append(draw()))
     drawn = list(zip(three.models, looks(three.models), strict=True))
     page._reliability_section(drawn)
     assert len({limits(figure, "histogram") for figure in pictures}) == 1

@@ -93,6 +93,11 @@ def test_colours_that_appear_together_can_be_told_apart(theme, vision):
             assert distance(seen[one], seen[other]) > LEAST_DISTANCE, (one, other)
 
 
+def test_a_colour_has_one_place_in_the_other_theme():
+    pairs = set(zip(LIGHT.colours.values(), DARK.colours.values(), strict=True))
+    assert len(pairs) == len({light for light, _ in pairs})
+
+
 @pytest.mark.parametrize("theme", THEMES)
 def test_colours_can_be_seen_on_their_paper(theme):
     """As WCAG 2 asks: 3 for lines and marks, 4.5 for words."""

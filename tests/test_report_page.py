@@ -87,7 +87,7 @@ def rendered(evaluation, **options):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Pages without the time it takes to draw them."""
-    monkeypatch.setattr(page, "_both", lambda draw, alt, tables: page.Picture("data:,", "data:,", alt, tables))
+    monkeypatch.setattr(page, "_picture", lambda draw, alt, tables: page.Picture("data:,", "data:,", alt, tables))
 
 
 @pytest.fixture(scope="module")

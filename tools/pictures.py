@@ -56,7 +56,7 @@ def learning_curves(diagnosis: dict[str, Any], reference: Sequence[dict[str, str
         "validation_accuracy": "accuracy on validation images",
         "validation_nll": "NLL on validation images",
     }
-    with themed(LIGHT):
+    with themed():
         figure = Figure(figsize=(10.5, 3.8), layout="constrained")
         for axes, (key, title) in zip(figure.subplots(1, len(metrics)), metrics.items(), strict=True):
             curves = [[epoch[key] for epoch in model] for model in diagnosis["curves"]]

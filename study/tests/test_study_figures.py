@@ -10,7 +10,6 @@ from scipy import stats
 import stores
 from counterpoise.functional.intervals import wilson_interval
 from counterpoise.metrics import Key
-from counterpoise.report.style import DARK, LIGHT
 from counterpoise_study import drawings, figures
 from counterpoise_study.collected import collect
 from counterpoise_study.labels import label_points
@@ -83,7 +82,7 @@ def test_labels_leave_lines_free():
 def test_sweep_shows_every_value_and_rings_the_chosen_one(studies):
     study = studies["alpha"]
     (drawing,) = drawings.drawings_of(study)
-    figure = drawing.draw(LIGHT)
+    figure = drawing.draw()
     for choice in study.choices:
         method = choice.line.method
         rows = [row for row in study.groups[0].rows if row.line.method == method]
@@ -155,11 +154,10 @@ def test_reliability_sums_the_bins_of_all_seeds_with_intervals_of_one(studies):
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_every_study_is_drawn_in_both_themes_where_it_has_figures(studies, study):
+def test_every_study_is_drawn_where_it_has_figures(studies, study):
     drawn = list(drawings.drawings_of(studies[study]))
     assert bool(drawn) == (
         STUDIES[study].layout not in ("variants", "domains", "in-and-out") and study != "deep-ensemble"
     )
     for drawing in drawn[:1]:
-        for theme in (LIGHT, DARK):
-            assert drawing.draw(theme).axes
+        assert drawing.draw().axes

@@ -16,7 +16,7 @@ from counterpoise.monitoring.evidence import PARTS  # noqa: E402
 from counterpoise.monitoring.standing import Line, Measured, Standing  # noqa: E402
 from counterpoise.monitoring.texts import TITLES  # noqa: E402
 from counterpoise.report.axes import percent_ticks  # noqa: E402
-from counterpoise.report.style import LIGHT, Theme, line, marker, themed  # noqa: E402
+from counterpoise.report.style import LIGHT, line, marker, themed  # noqa: E402
 
 _INCHES = (4.6, 3.1)
 _FILL = 0.22
@@ -24,50 +24,50 @@ _MARKED = 40
 """Up to so many windows each has a marker."""
 
 
-def accuracy(standing: Standing, *, theme: Theme = LIGHT) -> Figure:
+def accuracy(standing: Standing) -> Figure:
     """Accuracy where there are labels, and as estimated without, with intervals; the reference is a dashed line."""
-    with themed(theme):
+    with themed():
         figure, axes = _panel()
         known = [each for each in standing.lines if each.accuracy is not None]
-        _band(axes, standing.lines, [each.estimated_accuracy for each in standing.lines], 1, theme, "estimated")
+        _band(axes, standing.lines, [each.estimated_accuracy for each in standing.lines], 1, "estimated")
         if known:
-            _band(axes, known, [each.accuracy for each in known if each.accuracy is not None], 0, theme, "with labels")
+            _band(axes, known, [each.accuracy for each in known if each.accuracy is not None], 0, "with labels")
         if standing.reference.accuracy is not None:
-            _level(axes, standing.reference.accuracy.value, theme)
+            _level(axes, standing.reference.accuracy.value)
         axes.set_ylabel("accuracy")
         return _finished(figure, axes, percent=True)
 
 
-def confidence(standing: Standing, *, theme: Theme = LIGHT) -> Figure:
+def confidence(standing: Standing) -> Figure:
     """Mean confidence with intervals; the reference is a dashed line."""
-    with themed(theme):
+    with themed():
         figure, axes = _panel()
-        _band(axes, standing.lines, [each.mean_confidence for each in standing.lines], 0, theme, "mean confidence")
-        _level(axes, standing.reference.mean_confidence.value, theme)
+        _band(axes, standing.lines, [each.mean_confidence for each in standing.lines], 0, "mean confidence")
+        _level(axes, standing.reference.mean_confidence.value)
         axes.set_ylabel("mean confidence")
         return _finished(figure, axes, percent=True)
 
 
-def evidence(standing: Standing, *, theme: Theme = LIGHT) -> Figure:
+def evidence(standing: Standing) -> Figure:
     """Evidence of each part on a logarithmic scale, and the threshold of an alarm."""
-    with themed(theme):
+    with themed():
         figure, axes = _panel()
         judged = {alarm.part for alarm in standing.alarms if alarm.samples}
         times = _times(standing.lines)
         for place, part in enumerate(part for part in PARTS if part in judged):
             values = [each.log10_evidence[part] for each in standing.lines]
-            axes.plot(times, values, color=theme.colour(place), linestyle=line(place), label=TITLES[part], gid=part)
-            axes.plot(times[-1:], values[-1:], marker(place), color=theme.colour(place), markersize=5)
-        axes.axhline(standing.threshold, color=theme.worse, linewidth=1.4, linestyle=":", label="alarm", gid="alarm")
+            axes.plot(times, values, color=LIGHT.colour(place), linestyle=line(place), label=TITLES[part], gid=part)
+            axes.plot(times[-1:], values[-1:], marker(place), color=LIGHT.colour(place), markersize=5)
+        axes.axhline(standing.threshold, color=LIGHT.worse, linewidth=1.4, linestyle=":", label="alarm", gid="alarm")
         axes.set_ylabel("evidence")
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(_power))
         return _finished(figure, axes)
 
 
-def volume(standing: Standing, *, theme: Theme = LIGHT) -> Figure:
+def volume(standing: Standing) -> Figure:
     """Predictions, and those with a label."""
-    with themed(theme):
+    with themed():
         figure, axes = _panel()
         times = _times(standing.lines)
         for place, (name, values) in enumerate(
@@ -82,7 +82,7 @@ def volume(standing: Standing, *, theme: Theme = LIGHT) -> Figure:
                 values,
                 marker=style,
                 markersize=3.5,
-                color=theme.colour(1 - place),
+                color=LIGHT.colour(1 - place),
                 linestyle=line(place),
                 label=name,
             )
@@ -109,8 +109,8 @@ def _finished(figure: Figure, axes: Axes, *, percent: bool = False) -> Figure:
     return figure
 
 
-def _band(axes: Axes, lines: Sequence[Line], values: Sequence[Measured], place: int, theme: Theme, label: str) -> None:
-    times, colour = _times(lines), theme.colour(place)
+def _band(axes: Axes, lines: Sequence[Line], values: Sequence[Measured], place: int, label: str) -> None:
+    times, colour = _times(lines), LIGHT.colour(place)
     low, high = [each.low for each in values], [each.high for each in values]
     if len(times) == 1:
         axes.vlines(times, low, high, color=colour, alpha=2 * _FILL, linewidth=6)
@@ -128,8 +128,8 @@ def _band(axes: Axes, lines: Sequence[Line], values: Sequence[Measured], place: 
     )
 
 
-def _level(axes: Axes, value: float, theme: Theme) -> None:
-    axes.axhline(value, color=theme.ink, linewidth=1, linestyle="--", label="reference", gid="reference")
+def _level(axes: Axes, value: float) -> None:
+    axes.axhline(value, color=LIGHT.ink, linewidth=1, linestyle="--", label="reference", gid="reference")
 
 
 def _times(lines: Sequence[Line]) -> list[float]:

@@ -10,9 +10,8 @@ from counterpoise.monitoring import figures
 from counterpoise.monitoring.evidence import LABELLED
 from counterpoise.monitoring.standing import Alarm, Standing
 from counterpoise.monitoring.texts import SENTENCES, TITLES, evidence_text, state_of, window_table
-from counterpoise.report.html import data_uri, layout
+from counterpoise.report.html import inside, layout
 from counterpoise.report.page import STYLE_SHEET
-from counterpoise.report.style import DARK, LIGHT
 
 _MOST_ROWS = 400
 """Of the table of windows: a page that a browser opens at once."""
@@ -55,8 +54,7 @@ def render(standing: Standing, *, name: str) -> str:
         sheets=(STYLE_SHEET, ("counterpoise.monitoring", "page.css")),
     )
     pictures = [
-        _Picture(title, text, *(data_uri(draw(standing, theme=theme)) for theme in (LIGHT, DARK)))
-        for draw, title, text in (_PICTURES if standing.lines else ())
+        _Picture(title, text, *inside(draw(standing))) for draw, title, text in (_PICTURES if standing.lines else ())
     ]
     last = standing.lines[-1] if standing.lines else None
     return page.template.render(

@@ -8,12 +8,12 @@ from matplotlib.ticker import FuncFormatter
 
 from counterpoise._text import shown
 from counterpoise.metrics.scores import Scores
-from counterpoise.report.style import Look, Theme, line, marker
+from counterpoise.report.style import LIGHT, Look, line, marker
 
 
-def perfect(axes: Axes, theme: Theme) -> None:
+def perfect(axes: Axes) -> None:
     """The line of honest confidence."""
-    axes.plot([0, 1], [0, 1], color=theme.muted, linewidth=1, linestyle="--")
+    axes.plot([0, 1], [0, 1], color=LIGHT.muted, linewidth=1, linestyle="--")
 
 
 def percent_axes(axes: Axes) -> None:
@@ -43,18 +43,18 @@ def unit_square(axes: Axes) -> None:
     percent_axes(axes)
 
 
-def curve(axes: Axes, x: list[float], y: list[float], look: Look, theme: Theme, *, label: str, gid: str) -> None:
+def curve(axes: Axes, x: list[float], y: list[float], look: Look, *, label: str, gid: str) -> None:
     """A line as a model looks."""
     axes.plot(
-        x, y, color=theme.colour(look.place), linestyle=line(look.place), linewidth=look.width,
+        x, y, color=LIGHT.colour(look.place), linestyle=line(look.place), linewidth=look.width,
         label=legend_label(label), zorder=2.2 if look.ours else 2, gid=gid,
     )  # fmt: skip
 
 
-def mark(axes: Axes, x: float, y: float, look: Look, theme: Theme, *, gid: str) -> None:
+def mark(axes: Axes, x: float, y: float, look: Look, *, gid: str) -> None:
     """A point of a model's line."""
     axes.plot(
-        [x], [y], marker(look.place), color=theme.colour(look.place), markersize=8, markeredgecolor=theme.paper,
+        [x], [y], marker(look.place), color=LIGHT.colour(look.place), markersize=8, markeredgecolor=LIGHT.paper,
         zorder=3, clip_on=False, gid=gid,
     )  # fmt: skip
 

@@ -47,7 +47,7 @@ from counterpoise.report.data import (  # noqa: E402
     worst_classes,
 )
 from counterpoise.report.guarantees import size_shares  # noqa: E402
-from counterpoise.report.style import LIGHT, Look, Theme, marker, themed  # noqa: E402
+from counterpoise.report.style import LIGHT, Look, marker, themed  # noqa: E402
 
 OneOrMore = Scores | Sequence[Scores]
 
@@ -67,7 +67,6 @@ def reliability(
     *,
     share_limit: float | None = None,
     looks: Sequence[Look] | None = None,
-    theme: Theme = LIGHT,
 ) -> Figure:
     """Accuracy against confidence with the interval of each bin, above a histogram of confidences; models side by side.
 
@@ -76,31 +75,31 @@ def reliability(
     """
     models = _as_list(scores)
     limit = largest_share(models) if share_limit is None else share_limit
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(_PANEL_INCHES * len(models), 5.5), layout="constrained")
         panels = figure.subplots(2, len(models), sharex=True, squeeze=False, height_ratios=(3, 1))
         for column, (model, look) in enumerate(_with_looks(models, looks)):
-            _diagram(panels[0, column], model.top_label, level=model.level, look=look, theme=theme)
-            _histogram(panels[1, column], model, limit=limit, look=look, theme=theme)
+            _diagram(panels[0, column], model.top_label, level=model.level, look=look)
+            _histogram(panels[1, column], model, limit=limit, look=look)
             panels[0, column].set_title(shown(name_of(model), most=_MOST_OF_TITLE))
         panels[0, 0].set_ylabel("accuracy")
         panels[1, 0].set_ylabel("samples")
         return figure
 
 
-def positive_class(scores: OneOrMore, *, looks: Sequence[Look] | None = None, theme: Theme = LIGHT) -> Figure:
+def positive_class(scores: OneOrMore, *, looks: Sequence[Look] | None = None) -> Figure:
     """Of binary models, how often the answer is yes where P(y = 1) is given, with the interval of each bin."""
     models = [model for model in _as_list(scores) if model.positive is not None]
     if not models:
         raise ValueError("these scores hold no positive class: there is one where there are two classes")
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(_PANEL_INCHES, 4.4), layout="constrained")
         axes = figure.subplots()
-        perfect(axes, theme)
+        perfect(axes)
         for model, look in _with_looks(models, looks):
             assert model.positive is not None  # noqa: S101
             label = legend_label(name_of(model)) if len(models) > 1 else None
-            colour, symbol = theme.colour(look.place), marker(look.place)
+            colour, symbol = LIGHT.colour(look.place), marker(look.place)
             _accuracy_points(axes, model.positive, level=model.level, colour=colour, symbol=symbol, label=label)
         unit_square(axes)
         axes.set(xlabel="P(y = 1)", ylabel="frequency of y = 1")
@@ -109,19 +108,19 @@ def positive_class(scores: OneOrMore, *, looks: Sequence[Look] | None = None, th
         return figure
 
 
-def recalibration(scores: Scores, *, look: Look = FIRST, theme: Theme = LIGHT) -> Figure:
+def recalibration(scores: Scores, *, look: Look = FIRST) -> Figure:
     """Reliability without and with temperature scaling, on samples that the temperature was not fitted on."""
     tried = scores.recalibration
     if tried is None:
         raise ValueError("these scores hold no recalibration: it is tried where predictions are scored from files")
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(_PANEL_INCHES, 4.4), layout="constrained")
         axes = figure.subplots()
-        perfect(axes, theme)
+        perfect(axes)
         after = f"T = {tried.temperature:.2f}"
-        _accuracy_points(axes, tried.bins_before, level=scores.level, colour=theme.muted, symbol="x", label="as it is")
+        _accuracy_points(axes, tried.bins_before, level=scores.level, colour=LIGHT.muted, symbol="x", label="as it is")
         _accuracy_points(
-            axes, tried.bins_after, level=scores.level, colour=theme.colour(look.place), symbol=marker(look.place),
+            axes, tried.bins_after, level=scores.level, colour=LIGHT.colour(look.place), symbol=marker(look.place),
             label=after,
         )  # fmt: skip
         unit_square(axes)
@@ -130,13 +129,13 @@ def recalibration(scores: Scores, *, look: Look = FIRST, theme: Theme = LIGHT) -
         return figure
 
 
-def classwise(scores: Scores, *, error_limit: float | None = None, look: Look = FIRST, theme: Theme = LIGHT) -> Figure:
+def classwise(scores: Scores, *, error_limit: float | None = None, look: Look = FIRST) -> Figure:
     """Calibration error of the worst classes, with intervals and with the noise floor as a tick.
 
     The axis ends at `error_limit`, the largest error that is drawn; by default, that of this model.
     """
-    rows, colour = worst_classes(scores), theme.colour(look.place)
-    with themed(theme):
+    rows, colour = worst_classes(scores), LIGHT.colour(look.place)
+    with themed():
         figure = Figure(figsize=(_PANEL_INCHES, 1.3 + 0.3 * len(rows)), layout="constrained")
         axes = figure.subplots()
         places = list(range(len(rows)))
@@ -148,7 +147,7 @@ def classwise(scores: Scores, *, error_limit: float | None = None, look: Look = 
         axes.plot(value, places, marker(look.place), color=colour, gid="ece", label="ECE of the class")
         floor = [100 * row.floor for row in rows]
         axes.plot(
-            floor, places, "|", color=theme.ink, markersize=11, markeredgewidth=1.6, gid="floor", label="noise floor"
+            floor, places, "|", color=LIGHT.ink, markersize=11, markeredgewidth=1.6, gid="floor", label="noise floor"
         )
         axes.set_yticks(places, [shown(row.name) for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -161,21 +160,19 @@ def classwise(scores: Scores, *, error_limit: float | None = None, look: Look = 
         return figure
 
 
-def risk_coverage(
-    scores: OneOrMore, *, risk: float = DEFAULT_RISK, looks: Sequence[Look] | None = None, theme: Theme = LIGHT
-) -> Figure:
+def risk_coverage(scores: OneOrMore, *, risk: float = DEFAULT_RISK, looks: Sequence[Look] | None = None) -> Figure:
     """Error rate of what is accepted against how much is, with the point that accepts most at the chosen risk."""
     models = _as_list(scores)
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(_PANEL_INCHES, 4.0), layout="constrained")
         axes = figure.subplots()
-        axes.axhline(risk, color=theme.muted, linewidth=1, linestyle=":", gid="risk")
+        axes.axhline(risk, color=LIGHT.muted, linewidth=1, linestyle=":", gid="risk")
         for model, look in _with_looks(models, looks):
             curves = model.misclassification.curves
-            curve(axes, curves["coverage"], curves["risk"], look, theme, label=name_of(model), gid="risk_coverage")
+            curve(axes, curves["coverage"], curves["risk"], look, label=name_of(model), gid="risk_coverage")
             point = operating_point(model.misclassification, risk=risk, level=model.level)
             if point is not None:
-                mark(axes, point.coverage, point.risk, look, theme, gid="operating_point")
+                mark(axes, point.coverage, point.risk, look, gid="operating_point")
         axes.set(xlabel="share of samples accepted", ylabel="error rate of these", xlim=(0, 1))
         axes.set_ylim(bottom=0)
         percent_axes(axes)
@@ -183,25 +180,23 @@ def risk_coverage(
         return figure
 
 
-def detection(
-    scores: OneOrMore, *, ood: str | None = None, looks: Sequence[Look] | None = None, theme: Theme = LIGHT
-) -> Figure:
+def detection(scores: OneOrMore, *, ood: str | None = None, looks: Sequence[Look] | None = None) -> Figure:
     """True against false positive rate of telling right from wrong, or in-distribution from OOD; FPR95 is marked."""
     models = _as_list(scores)
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(_PANEL_INCHES, 4.0), layout="constrained")
         axes = figure.subplots()
-        axes.plot([0, 1], [0, 1], color=theme.muted, linewidth=1, linestyle=":")
-        axes.axhline(DEFAULT_TPR, color=theme.muted, linewidth=1, linestyle=":")
+        axes.plot([0, 1], [0, 1], color=LIGHT.muted, linewidth=1, linestyle=":")
+        axes.axhline(DEFAULT_TPR, color=LIGHT.muted, linewidth=1, linestyle=":")
         for model, look in _with_looks(models, looks):
             ranking, name = _ranking(model, ood), name_of(model)
             if math.isnan(ranking.estimates[Key.AUROC].value):
                 # There are no rates of nothing, and a legend that passed over the model would seem to forget it.
-                curve(axes, [], [], look, theme, label=f"{name}: undefined", gid="undefined")
+                curve(axes, [], [], look, label=f"{name}: undefined", gid="undefined")
                 continue
             false, true = ranking.curves["false_positive_rate"], ranking.curves["true_positive_rate"]
-            curve(axes, [0.0, *false], [0.0, *true], look, theme, label=name, gid="rates")
-            mark(axes, ranking.estimates[Key.FPR_AT_TPR95].value, DEFAULT_TPR, look, theme, gid="fpr95")
+            curve(axes, [0.0, *false], [0.0, *true], look, label=name, gid="rates")
+            mark(axes, ranking.estimates[Key.FPR_AT_TPR95].value, DEFAULT_TPR, look, gid="fpr95")
         if all(drawn.get_gid() != "rates" for drawn in axes.lines):
             axes.text(0.98, 0.05, "undefined: nothing to tell apart", ha="right", gid="undefined")
         title = "Right from wrong" if ood is None else f"In-distribution from {shown(ood, most=18)}"
@@ -211,10 +206,10 @@ def detection(
         return figure
 
 
-def set_sizes(scores: OneOrMore, *, looks: Sequence[Look] | None = None, theme: Theme = LIGHT) -> Figure:
+def set_sizes(scores: OneOrMore, *, looks: Sequence[Look] | None = None) -> Figure:
     """How many labels prediction sets have, as shares of the samples; many labels in ranges that double."""
     models = _as_list(scores)
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(_PANEL_INCHES, 4.0), layout="constrained")
         axes = figure.subplots()
         tried = [model.guarantees for model in models]
@@ -226,7 +221,7 @@ def set_sizes(scores: OneOrMore, *, looks: Sequence[Look] | None = None, theme: 
             shares = size_shares(model.guarantees, largest=longest - 1)
             places = [place + (index - (len(models) - 1) / 2) * width for place in range(len(shares))]
             axes.bar(
-                places, list(shares.values()), width=0.94 * width, color=theme.colour(look.place), alpha=_FILL,
+                places, list(shares.values()), width=0.94 * width, color=LIGHT.colour(look.place), alpha=_FILL,
                 label=legend_label(name_of(model)), gid="sizes",
             )  # fmt: skip
         axes.set_xticks(range(len(shares)), list(shares))
@@ -237,15 +232,15 @@ def set_sizes(scores: OneOrMore, *, looks: Sequence[Look] | None = None, theme: 
         return figure
 
 
-def severity(scores: OneOrMore, *, looks: Sequence[Look] | None = None, theme: Theme = LIGHT) -> Figure:
+def severity(scores: OneOrMore, *, looks: Sequence[Look] | None = None) -> Figure:
     """ECE over the corruptions at each severity, as boxes whose whiskers reach the extremes; clean samples at 0."""
     models = _as_list(scores)
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(_PANEL_INCHES + 0.6 * len(models), 4.0), layout="constrained")
         axes = figure.subplots()
         width = 0.8 / len(models)
         for index, (model, look) in enumerate(_with_looks(models, looks)):
-            colour, symbol = theme.colour(look.place), marker(look.place)
+            colour, symbol = LIGHT.colour(look.place), marker(look.place)
             for level, estimates in severities(model).items():
                 place = level + (index - (len(models) - 1) / 2) * width
                 values = [100 * estimate.value for _, estimate in estimates]
@@ -272,7 +267,7 @@ def severity(scores: OneOrMore, *, looks: Sequence[Look] | None = None, theme: T
         return figure
 
 
-def forest(evaluation: Evaluation, difference: Difference, *, theme: Theme = LIGHT) -> Figure:
+def forest(evaluation: Evaluation, difference: Difference) -> Figure:
     """What differs between two models, with intervals, better to the right; each row has a scale of its own.
 
     Beyond chance, markers point to better or worse and have its colour; what is undecided is a grey circle. Rows have
@@ -280,11 +275,11 @@ def forest(evaluation: Evaluation, difference: Difference, *, theme: Theme = LIG
     """
     rows = contrasts(evaluation, difference)
     names = (name_of(evaluation.models[index]) for index in (difference.second, difference.first))
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(_FOREST_INCHES, 1.3 + 0.36 * max(1, len(rows))), layout="constrained")
         axes = figure.subplots()
-        axes.axvline(0, color=theme.ink, linewidth=1)
-        colours = {"better": theme.better, "worse": theme.worse, "undecided": theme.muted}
+        axes.axvline(0, color=LIGHT.ink, linewidth=1)
+        colours = {"better": LIGHT.better, "worse": LIGHT.worse, "undecided": LIGHT.muted}
         for place, row in enumerate(rows):
             (symbol, width), colour = _STATES[row.state], colours[row.state]
             low, value, high = (
@@ -292,7 +287,7 @@ def forest(evaluation: Evaluation, difference: Difference, *, theme: Theme = LIG
                 for part in (row.estimate.low, row.estimate.value, row.estimate.high)
             )
             axes.hlines(place, low, high, color=colour, linewidth=width, gid=f"interval {row.title}")
-            face = theme.paper if row.state == "undecided" else colour
+            face = LIGHT.paper if row.state == "undecided" else colour
             axes.plot([value], [place], symbol, color=colour, markerfacecolor=face, markersize=8, gid=row.title)
             decimals = 2 if row.info.scale > 1 else 3
             text = f"{row.info.scale * row.estimate.value:+.{decimals}f} {row.info.unit}"
@@ -303,7 +298,7 @@ def forest(evaluation: Evaluation, difference: Difference, *, theme: Theme = LIG
         axes.set(xlim=(-1.08, 1.08), ylim=(max(1, len(rows)) - 0.5, -0.5), xticks=[])
         axes.spines[["left", "bottom"]].set_visible(False)
         axes.grid(visible=False)
-        for x, side, text, colour in ((0, "left", "◀ worse", theme.worse), (1, "right", "better ▶", theme.better)):
+        for x, side, text, colour in ((0, "left", "◀ worse", LIGHT.worse), (1, "right", "better ▶", LIGHT.better)):
             axes.text(x, 1.01, text, transform=axes.transAxes, ha=side, va="bottom", color=colour, fontsize=9)
         figure.suptitle(" minus ".join(shown(name, most=20) for name in names), fontsize=11)
         return figure
@@ -329,7 +324,7 @@ def as_svg(figure: Figure) -> str:
 
 @contextmanager
 def _drawing() -> Iterator[None]:
-    with themed(LIGHT), warnings.catch_warnings():
+    with themed(), warnings.catch_warnings():
         # A name may hold characters that the font has not, or a script that it cannot set; they are shown as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support .* natively")
@@ -355,14 +350,14 @@ def _ranking(scores: Scores, ood: str | None) -> RankingScores:
     return scores.ood[ood]
 
 
-def _diagram(axes: Axes, table: BinTable, *, level: float, look: Look, theme: Theme) -> None:
+def _diagram(axes: Axes, table: BinTable, *, level: float, look: Look) -> None:
     bins = reliability_bins(table, level=level)
     axes.bar(
         [row.lower for row in bins], [row.accuracy for row in bins], width=[row.upper - row.lower for row in bins],
-        align="edge", color=theme.colour(look.place), alpha=_FILL, edgecolor=theme.paper, linewidth=0.8, gid="bars",
+        align="edge", color=LIGHT.colour(look.place), alpha=_FILL, edgecolor=LIGHT.paper, linewidth=0.8, gid="bars",
     )  # fmt: skip
-    perfect(axes, theme)
-    _accuracy_points(axes, table, level=level, colour=theme.colour(look.place), symbol=marker(look.place), label=None)
+    perfect(axes)
+    _accuracy_points(axes, table, level=level, colour=LIGHT.colour(look.place), symbol=marker(look.place), label=None)
     unit_square(axes)
     axes.tick_params(labelbottom=False)
 
@@ -374,18 +369,18 @@ def _accuracy_points(axes: Axes, table: BinTable, *, level: float, colour: str, 
     axes.plot(x, y, symbol, color=colour, markersize=5, clip_on=False, gid="accuracy", label=label)
 
 
-def _histogram(axes: Axes, scores: Scores, *, limit: float, look: Look, theme: Theme) -> None:
-    bins, colour = reliability_bins(scores.top_label, level=scores.level), theme.colour(look.place)
+def _histogram(axes: Axes, scores: Scores, *, limit: float, look: Look) -> None:
+    bins, colour = reliability_bins(scores.top_label, level=scores.level), LIGHT.colour(look.place)
     axes.bar(
         [row.lower for row in bins], [row.share for row in bins], width=[row.upper - row.lower for row in bins],
-        align="edge", color=colour, alpha=_FILL, edgecolor=theme.paper, linewidth=0.8, gid="histogram",
+        align="edge", color=colour, alpha=_FILL, edgecolor=LIGHT.paper, linewidth=0.8, gid="histogram",
     )  # fmt: skip
     accuracy = scores[Key.ACCURACY].value
     confidence = accuracy + scores[Key.MEAN_GAP].value
     axes.axvline(accuracy, color=colour, gid="accuracy", label=f"accuracy {accuracy:.1%}")
     axes.axvline(
         confidence,
-        color=theme.ink,
+        color=LIGHT.ink,
         linestyle="--",
         gid="confidence",
         label=f"average confidence {confidence:.1%}",

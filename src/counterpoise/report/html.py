@@ -5,6 +5,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import NamedTuple
 
 from counterpoise._extras import require
 
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure  # noqa: E402
 
 from counterpoise._text import readable  # noqa: E402
 from counterpoise.report.figures import as_svg  # noqa: E402
-from counterpoise.report.style import DARK, LIGHT  # noqa: E402
+from counterpoise.report.style import DARK, LIGHT, in_dark  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,21 @@ def layout(package: str, *, template: str, sheets: tuple[tuple[str, str], ...]) 
     )
 
 
-def data_uri(figure: Figure) -> str:
-    """A figure as SVG inside the page."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(as_svg(figure).encode()).decode()}"
+class Themed(NamedTuple):
+    """A figure as SVG inside the page, in both themes."""
+
+    light: str
+    dark: str
+
+
+def inside(figure: Figure) -> Themed:
+    """What a page shows of a figure."""
+    light = as_svg(figure)
+    return Themed(_data_uri(light), _data_uri(in_dark(light)))
+
+
+def _data_uri(svg: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def _text(package: str, name: str) -> str:

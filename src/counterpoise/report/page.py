@@ -28,11 +28,11 @@ from counterpoise.report.data import (
     severities,
 )
 from counterpoise.report.guarantees import coverage_tables, sets_sentence, threshold_sentence
-from counterpoise.report.html import data_uri, layout
+from counterpoise.report.html import inside, layout
 from counterpoise.report.sections import Picture, Section, arranged
 from counterpoise.report.sentences import selective_sentence, temperature_sentence, worst_classes_sentence
 from counterpoise.report.slices import crossed_tables, slice_sentence, slice_table, slices_of
-from counterpoise.report.style import DARK, LIGHT, Look
+from counterpoise.report.style import Look
 from counterpoise.report.tables import Table
 
 STYLE_SHEET = ("counterpoise.report", "page.css")
@@ -154,7 +154,7 @@ def _reliability_section(drawn: Drawn) -> Section | None:
     # Side by side, pictures are compared by eye: one scale for all of them.
     limit = largest_share([model for model, _ in having])
     pictures = [
-        _both(
+        _picture(
             partial(figures.reliability, model, share_limit=limit, looks=[look]),
             f"Reliability diagram of {name_of(model)}",
             [numbers.reliability_table(model)],
@@ -173,7 +173,7 @@ def _positive_section(drawn: Drawn) -> Section | None:
         "Of samples with a given P(y = 1), how often the answer is yes, with the interval of each bin. Confidence folds"
         " both classes together, and can look honest where this is not."
     )
-    picture = _both(
+    picture = _picture(
         partial(figures.positive_class, chosen, looks=shown),
         "Reliability diagram of the positive class",
         [numbers.positive_table(model) for model in chosen],
@@ -189,7 +189,7 @@ def _class_section(drawn: Drawn) -> Section | None:
     text = [_of(model, worst_classes_sentence(model), drawn) for model, _ in having]
     limit = largest_class_error([model for model, _ in having])
     pictures = [
-        _both(
+        _picture(
             partial(figures.classwise, model, error_limit=limit, look=look),
             f"Calibration error of the worst classes of {name_of(model)}",
             [numbers.class_table(model, most=LISTED_CLASSES)],
@@ -210,7 +210,7 @@ def _selective_section(drawn: Drawn, *, risk: float) -> Section | None:
         *(_of(model, said, drawn) for model, _ in having if (said := threshold_sentence(model))),
     ]
     models, shown = zip(*having, strict=True)
-    picture = _both(
+    picture = _picture(
         partial(figures.risk_coverage, models, risk=risk, looks=shown),
         "Risk-coverage curves",
         [numbers.titled(numbers.risk_table(model), model) for model in models],
@@ -229,7 +229,7 @@ def _set_section(drawn: Drawn) -> Section | None:
         *(_of(model, sets_sentence(model), drawn) for model in models),
     ]
     tables = [numbers.titled(table, model) for model in models for table in coverage_tables(model, most=LISTED_CLASSES)]
-    picture = _both(partial(figures.set_sizes, models, looks=shown), "Sizes of prediction sets", tables)
+    picture = _picture(partial(figures.set_sizes, models, looks=shown), "Sizes of prediction sets", tables)
     return Section("sets", "Which labels are still possible?", text, [], [picture])
 
 
@@ -244,7 +244,7 @@ def _comparison_section(evaluation: Evaluation) -> Section | None:
         "is to the right, and each row has a scale of its own."
     ]
     pictures = [
-        _both(
+        _picture(
             partial(figures.forest, evaluation, difference),
             f"Differences of {name_of(evaluation.models[difference.second])} to {name_of(first)}",
             [],
@@ -297,7 +297,7 @@ def _detection_section(evaluation: Evaluation, drawn: Drawn) -> Section | None:
                 for model, ranking in zip(models, rankings, strict=True)
             ]
             draw = partial(figures.detection, models, ood=ood, looks=shown)
-            pictures.append(_both(draw, f"True against false positive rate of telling {of_what}", tables))
+            pictures.append(_picture(draw, f"True against false positive rate of telling {of_what}", tables))
     text = [
         "How well confidence separates right from wrong predictions, and in-distribution from OOD samples. The mark is "
         "the false positive rate where 95% of the positives are accepted (FPR95): the lower, the better."
@@ -312,7 +312,7 @@ def _recalibration_section(drawn: Drawn) -> Section | None:
         if tried is not None and table is not None:
             text.append(_of(model, temperature_sentence(tried), drawn))
             draw = partial(figures.recalibration, model, look=look)
-            pictures.append(_both(draw, f"Reliability of {name_of(model)} before and after", [table]))
+            pictures.append(_picture(draw, f"Reliability of {name_of(model)} before and after", [table]))
     title = "What would temperature scaling change?"
     return Section("temperature", title, text, [], pictures) if pictures else None
 
@@ -323,7 +323,7 @@ def _severity_section(drawn: Drawn) -> Section | None:
         return None
     models, shown = zip(*having, strict=True)
     tables = [numbers.titled(table, model) for model in models if (table := numbers.severity_table(model)) is not None]
-    picture = _both(
+    picture = _picture(
         partial(figures.severity, models, looks=shown), "Calibration error over the corruptions, by severity", tables
     )
     text = [
@@ -349,8 +349,8 @@ def _of(scores: Scores, sentence: str, drawn: Drawn) -> str:
     return sentence if len(drawn) == 1 else f"{name_of(scores)}: {sentence}"
 
 
-def _both(draw: Callable[..., Figure], alt: str, tables: list[Table]) -> Picture:
-    return Picture(data_uri(draw(theme=LIGHT)), data_uri(draw(theme=DARK)), alt, tables)
+def _picture(draw: Callable[[], Figure], alt: str, tables: list[Table]) -> Picture:
+    return Picture(*inside(draw()), alt, tables)
 
 
 def _provenance(source: Source) -> list[tuple[str, str]]:

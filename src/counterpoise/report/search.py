@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodF
 
 from counterpoise._text import shown  # noqa: E402
 from counterpoise.metrics.estimates import KEY_INFO, Key  # noqa: E402
-from counterpoise.report.style import LIGHT, Theme, marker, themed  # noqa: E402
+from counterpoise.report.style import LIGHT, marker, themed  # noqa: E402
 
 _PANEL_INCHES = 4.4
 _MOST_COLUMNS = 3
@@ -37,29 +37,26 @@ class SearchedField:
     integer: bool = False
 
 
-def search_figure(
-    fields: Sequence[SearchedField], measured: Sequence[float], *, key: Key, theme: Theme = LIGHT
-) -> Figure:
+def search_figure(fields: Sequence[SearchedField], measured: Sequence[float], *, key: Key) -> Figure:
     """The metric of every trial against its value of each field, the best marked.
 
     Args:
         fields: what was searched.
         measured: the validation metric of each trial, in its own unit.
         key: which metric.
-        theme: of the figure.
     """
     info = KEY_INFO[key]
     scaled = [info.scale * value for value in measured]
     best = scaled.index(max(scaled) if info.higher_is_better else min(scaled))
     columns = min(len(fields), _MOST_COLUMNS)
     rows = -(-len(fields) // columns)
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(_PANEL_INCHES * columns, 3.8 * rows), layout="constrained")
         panels = figure.subplots(rows, columns, sharey=True, squeeze=False)
         for panel in panels.flat[len(fields) :]:
             panel.set_axis_off()
         for panel, field in zip(panels.flat, fields, strict=False):
-            _trials(panel, field, scaled, best=best, theme=theme)
+            _trials(panel, field, scaled, best=best)
             panel.set_xlabel(shown(field.name))
             if field is fields[0]:
                 panel.legend(loc="best")
@@ -68,15 +65,15 @@ def search_figure(
         return figure
 
 
-def _trials(axes: Axes, field: SearchedField, measured: Sequence[float], *, best: int, theme: Theme) -> None:
+def _trials(axes: Axes, field: SearchedField, measured: Sequence[float], *, best: int) -> None:
     others = [index for index in range(len(measured)) if index != best]
     axes.plot(
         [field.values[index] for index in others], [measured[index] for index in others], marker(0),
-        color=theme.colour(0), markersize=6, alpha=0.75, gid="trials", label="trial",
+        color=LIGHT.colour(0), markersize=6, alpha=0.75, gid="trials", label="trial",
     )  # fmt: skip
     axes.plot(
-        [field.values[best]], [measured[best]], "*", color=theme.colour(1), markersize=15,
-        markeredgecolor=theme.paper, zorder=3, gid="best", label="best",
+        [field.values[best]], [measured[best]], "*", color=LIGHT.colour(1), markersize=15,
+        markeredgecolor=LIGHT.paper, zorder=3, gid="best", label="best",
     )  # fmt: skip
     axes.set_title(f"best at {field.values[best]:g}")
     if field.log:

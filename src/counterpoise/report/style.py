@@ -1,5 +1,6 @@
 """Colours and settings of figures and pages, light and dark."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -31,11 +32,15 @@ class Theme:
         """Of one of several models."""
         return self.series[index % len(self.series)]
 
+    @property
+    def colours(self) -> dict[str, str]:
+        """All of them by name."""
+        single = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "series"}
+        return single | {f"s{index}": colour for index, colour in enumerate(self.series)}
+
     def variables(self) -> str:
         """The colours as custom properties of a style sheet."""
-        single = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "series"}
-        series = {f"s{index}": colour for index, colour in enumerate(self.series)}
-        return " ".join(f"--{name}: {colour};" for name, colour in (single | series).items())
+        return " ".join(f"--{name}: {colour};" for name, colour in self.colours.items())
 
 
 LIGHT = Theme(
@@ -62,7 +67,7 @@ DARK = Theme(
     worse="#ff6b5e",
     series=("#5ab4ec", "#f4935a", "#188c76", "#f6bad3", "#8c6de2", "#f2ec71"),
 )
-THEMES = {"light": LIGHT, "dark": DARK}
+_DARK_OF = dict(zip(LIGHT.colours.values(), DARK.colours.values(), strict=True))
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _GLYPHS = dict(zip(_MARKERS, "●■▲◆▼✚", strict=True))
@@ -100,37 +105,46 @@ def line(index: int) -> Line:
     return _LINES[(index + index // len(_LINES)) % len(_LINES)]
 
 
+def in_dark(drawing: str) -> str:
+    """An SVG file that has the colours of `LIGHT`, with those of `DARK`. Drawing it again takes much longer.
+
+    >>> in_dark('<path style="fill: #1b1f24; stroke: #123456"/>')
+    '<path style="fill: #e6e9ee; stroke: #123456"/>'
+    """
+    return re.sub("#[0-9a-f]{6}", lambda found: _DARK_OF.get(found[0], found[0]), drawing)
+
+
 @contextmanager
-def themed(theme: Theme) -> Iterator[None]:
-    """Matplotlib with the settings of the theme; names are shown as they are, never read as formulas."""
+def themed() -> Iterator[None]:
+    """Matplotlib with the settings of all figures; names are shown as they are, never read as formulas."""
     settings: Any = {  # its stub lists every key of every version
         "axes.axisbelow": True,
-        "axes.edgecolor": theme.muted,
+        "axes.edgecolor": LIGHT.muted,
         "axes.facecolor": "none",
         "axes.grid": True,
-        "axes.labelcolor": theme.ink,
+        "axes.labelcolor": LIGHT.ink,
         "axes.labelsize": 10,
         "axes.spines.right": False,
         "axes.spines.top": False,
-        "axes.titlecolor": theme.ink,
+        "axes.titlecolor": LIGHT.ink,
         "axes.titlesize": 11,
-        "figure.facecolor": theme.paper,
+        "figure.facecolor": LIGHT.paper,
         "font.family": "DejaVu Sans",
         "font.size": 10,
-        "grid.color": theme.grid,
+        "grid.color": LIGHT.grid,
         "legend.fontsize": 9,
         "legend.frameon": False,
-        "legend.labelcolor": theme.ink,
+        "legend.labelcolor": LIGHT.ink,
         "lines.linewidth": 1.8,
         "svg.fonttype": "path",
         "svg.hashsalt": "counterpoise",
-        "text.color": theme.ink,
+        "text.color": LIGHT.ink,
         "text.parse_math": False,
         "text.usetex": False,
-        "xtick.color": theme.muted,
-        "xtick.labelcolor": theme.ink,
-        "ytick.color": theme.muted,
-        "ytick.labelcolor": theme.ink,
+        "xtick.color": LIGHT.muted,
+        "xtick.labelcolor": LIGHT.ink,
+        "ytick.color": LIGHT.muted,
+        "ytick.labelcolor": LIGHT.ink,
     }
     import matplotlib as mpl  # colours and names are asked for without it
 

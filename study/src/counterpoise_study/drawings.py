@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from matplotlib.figure import Figure
 
@@ -9,7 +10,6 @@ from counterpoise.metrics.estimates import KEY_INFO, Key, percent
 from counterpoise.report.data import box_of, reliability_bins
 from counterpoise.report.data import severities as severities_of
 from counterpoise.report.numbers import number
-from counterpoise.report.style import Theme
 from counterpoise_study import figures
 from counterpoise_study.collected import Group, StudyResults, severity_title
 from counterpoise_study.tables import Linked, plain_table
@@ -21,7 +21,7 @@ _FEW = 4
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that can be drawn in any theme.
+    """A figure that has not been drawn yet.
 
     Attributes:
         name: of its file.
@@ -32,7 +32,7 @@ class Drawing:
 
     name: str
     alt: str
-    draw: Callable[[Theme], Figure]
+    draw: Callable[[], Figure]
     tables: tuple[Linked, ...] = ()
 
 
@@ -48,39 +48,37 @@ def drawings_of(gathered: StudyResults) -> Iterator[Drawing]:
 def _drawing(gathered: StudyResults, group: Group, name: str) -> Drawing | None:
     layout, title = gathered.study.layout, group.title
     if layout == "scatter":
-        return Drawing(name, f"Accuracy against ECE: {title}", lambda theme: figures.scatter(group, theme=theme))
+        return Drawing(name, f"Accuracy against ECE: {title}", partial(figures.scatter, group))
     if layout == "reliability":
         return Drawing(
             name,
             f"Reliability diagrams: {title}",
-            lambda theme: figures.reliability(group, theme=theme),
+            partial(figures.reliability, group),
             tuple(_bins(group)),
         )
     if layout == "sweep":
         trials = [trial for choice in gathered.choices for trial in choice.trials]
-        return Drawing(
-            name, f"Measures against alpha: {title}", lambda theme: figures.sweep(group, trials, theme=theme)
-        )
+        return Drawing(name, f"Measures against alpha: {title}", partial(figures.sweep, group, trials))
     if layout == "severity":
         return Drawing(
             name,
             f"ECE over the corruptions: {title}",
-            lambda theme: figures.severity(group, theme=theme),
+            partial(figures.severity, group),
             (_boxes(group),),
         )
     if layout == "trade-off":
         return Drawing(
             name,
             f"NLL and accuracy against the work of a training step: {title}",
-            lambda theme: figures.trade_off(group, theme=theme),
+            partial(figures.trade_off, group),
         )
     if layout == "bars":
-        return Drawing(name, f"Measures as bars: {title}", lambda theme: figures.bars(group, theme=theme))
+        return Drawing(name, f"Measures as bars: {title}", partial(figures.bars, group))
     if layout in _DOTTED and len(group.rows) > _FEW:
         return Drawing(
             name,
             f"Means over seeds as dots, one standard deviation as lines: {title}",
-            lambda theme: figures.dots(group, theme=theme),
+            partial(figures.dots, group),
         )
     return None
 

@@ -20,7 +20,7 @@ from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key  # noqa: E402
 from counterpoise.metrics.scores import BinTable, ClassTable, GroupScores, RankingScores, Scores, Source  # noqa: E402
 from counterpoise.report import figures as of_scores  # noqa: E402
 from counterpoise.report.numbers import metric_title  # noqa: E402
-from counterpoise.report.style import LIGHT, Theme, line, marker, themed  # noqa: E402
+from counterpoise.report.style import LIGHT, line, marker, themed  # noqa: E402
 from counterpoise_study.collected import Column, Group, Row, Trial, severities  # noqa: E402
 from counterpoise_study.cost import relative_cost  # noqa: E402
 from counterpoise_study.labels import Point, label_points  # noqa: E402
@@ -39,21 +39,21 @@ def finished(group: Group) -> list[Row]:
     return [row for row in group.rows if row.records]
 
 
-def scatter(group: Group, *, theme: Theme = LIGHT) -> Figure:
+def scatter(group: Group) -> Figure:
     """Accuracy against ECE, one mark for each method, with the standard deviation over seeds; before and after scaling.
 
     The better, the further to the top left.
     """
     columns = {column.key: column for column in group.columns}
     rows = finished(group)
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(2 * 5.2, 4.6), layout="constrained")
         panels = figure.subplots(1, len(BLOCKS), sharey=True)
         points: dict[Axes, list[Point]] = {axes: [] for axes in panels}
         for axes, (title, scaled) in zip(panels, BLOCKS, strict=True):
             for index, row in enumerate(rows):
                 x, y = (_summary(row, columns[key], scaled=scaled) for key in (Key.ECE, Key.ACCURACY))
-                colour = theme.colour(index)
+                colour = LIGHT.colour(index)
                 _whiskers(axes, [x.mean], [y.mean], colour, across=[x.deviation], upright=[y.deviation])
                 axes.plot([x.mean], [y.mean], marker(index), color=colour, markersize=7, gid=row.line.method)
                 points[axes].append((x.mean, y.mean, shown(row.label), colour))
@@ -64,47 +64,47 @@ def scatter(group: Group, *, theme: Theme = LIGHT) -> Figure:
         panels[0].set_ylabel(metric_title(KEY_INFO[Key.ACCURACY]))
         # Last, because limits and labels of axes decide where there is room.
         for axes, named in points.items():
-            label_points(figure, axes, named, paper=theme.paper)
+            label_points(figure, axes, named, paper=LIGHT.paper)
         return figure
 
 
-def trade_off(group: Group, *, theme: Theme = LIGHT) -> Figure:
+def trade_off(group: Group) -> Figure:
     """NLL after temperature scaling, and accuracy, against the work of a training step; bars are t intervals.
 
     The better, the further to the bottom left, or to the top left.
     """
     columns = {column.key: column for column in group.columns}
     rows = finished(group)
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(2 * 5.2, 4.6), layout="constrained")
         panels = figure.subplots(1, 2)
         for axes, (key, scaled) in zip(panels, ((Key.NLL, True), (Key.ACCURACY, True)), strict=True):
             points: list[Point] = []
             for index, row in enumerate(rows):
                 x, y = relative_cost(row.runs[0].cell.recipe), _summary(row, columns[key], scaled=scaled)
-                colour = theme.colour(index)
+                colour = LIGHT.colour(index)
                 _whiskers(axes, [x], [y.mean], colour, upright=[(y.high - y.low) / 2])
                 axes.plot([x], [y.mean], marker(index), color=colour, markersize=7, gid=row.label)
                 points.append((x, y.mean, row.setting.variant or shown(row.label), colour))
             title = "after temperature scaling" if key is Key.NLL else ""
             axes.set(xlabel="FLOPs of training, over cross-entropy", ylabel=metric_title(KEY_INFO[key]), title=title)
             axes.margins(0.12)
-            label_points(figure, axes, points, paper=theme.paper)
+            label_points(figure, axes, points, paper=LIGHT.paper)
         return figure
 
 
-def reliability(group: Group, *, theme: Theme = LIGHT) -> Figure:
+def reliability(group: Group) -> Figure:
     """Reliability diagrams of all methods side by side, of the predictions of all seeds together."""
-    return of_scores.reliability([pooled(row) for row in finished(group)], theme=theme)
+    return of_scores.reliability([pooled(row) for row in finished(group)])
 
 
-def sweep(group: Group, trials: Sequence[Trial], *, theme: Theme = LIGHT) -> Figure:
+def sweep(group: Group, trials: Sequence[Trial]) -> Figure:
     """Every metric against alpha, a line for each method, with the standard deviation over seeds; a ring if chosen."""
     rows = [row for row in finished(group) if row.hyper and _SWEPT in row.hyper]
     methods = list(dict.fromkeys(row.line.method for row in rows))
     chosen_recipes = [trial.cell.recipe for trial in trials if trial.is_chosen]
     ringed = {(recipe.method, recipe.hyper[_SWEPT]) for recipe in chosen_recipes if _SWEPT in recipe.hyper}
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(_PANEL_INCHES * len(group.columns), 3.6), layout="constrained")
         for axes, column in zip(_panels(figure, len(group.columns)), group.columns, strict=True):
             for index, method in enumerate(methods):
@@ -112,15 +112,15 @@ def sweep(group: Group, trials: Sequence[Trial], *, theme: Theme = LIGHT) -> Fig
                 x = [_alpha(row) for row in own]
                 found = [_summary(row, column, scaled=False) for row in own]
                 y = [each.mean for each in found]
-                _whiskers(axes, x, y, theme.colour(index), upright=[each.deviation for each in found])
+                _whiskers(axes, x, y, LIGHT.colour(index), upright=[each.deviation for each in found])
                 axes.plot(
-                    x, y, color=theme.colour(index), marker=marker(index), linestyle=line(index), markersize=5,
+                    x, y, color=LIGHT.colour(index), marker=marker(index), linestyle=line(index), markersize=5,
                     label=own[0].line.title, gid=f"{method} {column.key}",
                 )  # fmt: skip
                 chosen = [(a, b) for a, b in zip(x, y, strict=True) if (method, a) in ringed]
                 axes.plot(
                     [a for a, _ in chosen], [b for _, b in chosen], "o", markersize=13, markerfacecolor="none",
-                    markeredgecolor=theme.ink, markeredgewidth=1.2, gid=f"chosen {method} {column.key}",
+                    markeredgecolor=LIGHT.ink, markeredgewidth=1.2, gid=f"chosen {method} {column.key}",
                 )  # fmt: skip
             axes.set(xlabel=_SWEPT, title=column.title)
             axes.margins(x=0.1)
@@ -129,10 +129,10 @@ def sweep(group: Group, trials: Sequence[Trial], *, theme: Theme = LIGHT) -> Fig
         return figure
 
 
-def severity(group: Group, *, theme: Theme = LIGHT) -> Figure:
+def severity(group: Group) -> Figure:
     """ECE over the corruptions at each severity, as boxes; each point the mean over seeds of one corruption."""
-    figure = of_scores.severity([averaged(row) for row in finished(group)], theme=theme)
-    with themed(theme):
+    figure = of_scores.severity([averaged(row) for row in finished(group)])
+    with themed():
         (axes,) = figure.axes
         # Of so many methods, a legend inside would lie on the boxes.
         if (inside := axes.get_legend()) is not None:
@@ -141,20 +141,20 @@ def severity(group: Group, *, theme: Theme = LIGHT) -> Figure:
         return figure
 
 
-def bars(group: Group, *, theme: Theme = LIGHT) -> Figure:
+def bars(group: Group) -> Figure:
     """Every metric of every method as a bar, with the t interval over seeds."""
     rows = finished(group)
     places = list(range(len(rows)))
-    with themed(theme):
+    with themed():
         figure = Figure(figsize=(_PANEL_INCHES * len(group.columns), 3.6), layout="constrained")
         for axes, column in zip(_panels(figure, len(group.columns)), group.columns, strict=True):
             found = [_summary(row, column, scaled=False) for row in rows]
             axes.bar(
                 places, [each.mean for each in found], width=0.62, gid=column.key,
-                color=[theme.colour(index) for index in places],
+                color=[LIGHT.colour(index) for index in places],
             )  # fmt: skip
             low, high = [each.low for each in found], [each.high for each in found]
-            axes.vlines(places, low, high, color=theme.ink, linewidth=1.4, gid=f"interval {column.key}")
+            axes.vlines(places, low, high, color=LIGHT.ink, linewidth=1.4, gid=f"interval {column.key}")
             axes.set_xticks(places, [shown(row.label, most=14) for row in rows], rotation=20, ha="right")
             axes.grid(visible=False, axis="x")
             axes.set(title=column.title)
@@ -162,10 +162,10 @@ def bars(group: Group, *, theme: Theme = LIGHT) -> Figure:
         return figure
 
 
-def dots(group: Group, *, theme: Theme = LIGHT) -> Figure:
+def dots(group: Group) -> Figure:
     """Every metric of every method as a dot, with the standard deviation over seeds; before and after scaling."""
     rows = finished(group)
-    with themed(theme):
+    with themed():
         size = (1.4 + 2.3 * len(group.columns), 1.3 + 0.3 * len(rows))
         figure = Figure(figsize=size, layout="constrained")
         panels = _panels(figure, len(group.columns), share_y=True)
@@ -174,9 +174,9 @@ def dots(group: Group, *, theme: Theme = LIGHT) -> Figure:
                 found = [_summary(row, column, scaled=scaled) for row in rows]
                 places = [place + 0.16 * (2 * index - 1) for place in range(len(rows))]
                 x = [each.mean for each in found]
-                _whiskers(axes, x, places, theme.colour(index), across=[each.deviation for each in found])
+                _whiskers(axes, x, places, LIGHT.colour(index), across=[each.deviation for each in found])
                 axes.plot(
-                    x, places, marker(index), color=theme.colour(index), markersize=5.5, label=title,
+                    x, places, marker(index), color=LIGHT.colour(index), markersize=5.5, label=title,
                     gid=f"{column.key} {'scaled' if scaled else 'plain'}",
                 )  # fmt: skip
             axes.set_xlabel(_axis_title(column))

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from counterpoise import __version__
-from counterpoise.report.html import data_uri, layout
+from counterpoise.report.html import inside, layout
 from counterpoise.report.page import STYLE_SHEET
-from counterpoise.report.style import DARK, LIGHT
 from counterpoise_study.drawings import Drawing
 from counterpoise_study.sections import Document
 from counterpoise_study.tables import Linked
@@ -37,5 +36,4 @@ def render(document: Document) -> str:
 
 
 def _picture(drawing: Drawing) -> Picture:
-    light, dark = (data_uri(drawing.draw(theme)) for theme in (LIGHT, DARK))
-    return Picture(light, dark, drawing.alt, drawing.tables)
+    return Picture(*inside(drawing.draw()), drawing.alt, drawing.tables)

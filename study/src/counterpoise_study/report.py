@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 from counterpoise._files import write_text
 from counterpoise.report.figures import save_figure
-from counterpoise.report.style import LIGHT
 from counterpoise.report.tables import as_latex, as_markdown
 from counterpoise_study.cells import Cell
 from counterpoise_study.collected import page_of
@@ -91,7 +90,7 @@ def _write_figures(folder: Path, document: Document) -> Iterator[Path]:
     for section in document.sections:
         _remove_others(folder, section)
         for drawing in section.drawings:
-            figure = drawing.draw(LIGHT)
+            figure = drawing.draw()
             for suffix in FORMATS:
                 target = folder / f"{drawing.name}.{suffix}"
                 save_figure(figure, target)
