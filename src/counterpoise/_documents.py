@@ -14,7 +14,7 @@ import json
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,7 @@ def to_document(value: Any, *, schema: str, version: int, indent: int | None = 1
 
     A document that people edit, or that another file vouches for, is not `sealed`: it has no digest.
     """
-    document = _plain({"schema": schema, "schema_version": version} | asdict(value))
+    document = {"schema": schema, "schema_version": version} | _plain(value)
     return json.dumps(with_digest(document) if sealed else document, allow_nan=False, indent=indent)
 
 
@@ -123,6 +123,8 @@ def _refuse_constant(name: str) -> None:
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import torch
@@ -149,7 +150,7 @@ def threshold_sentence(scores: Scores) -> str:
     )
     if not tried.accepted:
         return f"{said}."
-    ((low, high),) = _limits([tried.errors], [tried.accepted], level=scores.level)
+    ((low, high),) = _limits((tried.errors,), (tried.accepted,), level=scores.level)
     return f"{said}, of which {tried.errors / tried.accepted:.1%} are wrong ({low:.1%} to {high:.1%})."
 
 
@@ -180,14 +181,18 @@ def _worst_first(table: CoverageTable, name: Callable[[int], str], level: float)
 def _coverages(table: CoverageTable, name: Callable[[int], str], *, level: float) -> Iterator[Coverage]:
     """Of all kinds that have samples."""
     there = [place for place, samples in enumerate(table.samples) if samples]
-    samples, held, labels = ([column[place] for place in there] for column in (table.samples, table.held, table.labels))
+    samples, held, labels = (
+        tuple(column[place] for place in there) for column in (table.samples, table.held, table.labels)
+    )
     for place, n, hits, total, (low, high) in zip(
         there, samples, held, labels, _limits(held, samples, level=level), strict=True
     ):
         yield Coverage(name(place), n, hits / n, low, high, total / n)
 
 
-def _limits(hits: Sequence[int], trials: Sequence[int], *, level: float) -> list[tuple[float, float]]:
+@lru_cache(maxsize=64)
+def _limits(hits: tuple[int, ...], trials: tuple[int, ...], *, level: float) -> list[tuple[float, float]]:
+    """Kept, because tables and sentences of a page ask for the same ones."""
     if not trials:
         return []
     found = clopper_pearson(torch.tensor(hits), torch.tensor(trials), error=(1 - level) / 2)
