@@ -24,12 +24,17 @@ step() {
   printf '== %s: %d s\n' "$name" $((SECONDS - started))
 }
 
-# Where no time is measured, or its limit is far, each of two commands keeps one core busy.
-both() {
-  "$1" &
-  local other=$!
-  "$2"
-  wait "$other"
+# Where no time is measured, or its limit is far, commands share the cores; one that fails ends all.
+together() {
+  local command others=()
+  for command in "${@:2}"; do
+    "$command" &
+    others+=($!)
+  done
+  "$1"
+  for command in "${others[@]}"; do
+    wait "$command"
+  done
 }
 
 install() {
