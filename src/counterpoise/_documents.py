@@ -13,12 +13,12 @@ import hashlib
 import json
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from counterpoise._addresses import read_text
 
@@ -27,6 +27,8 @@ T = TypeVar("T")
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 """From the fields of a document of one version to those of the next."""
 
+Reader = Callable[[Any], Any]
+"""From a value of JSON to that of an annotation."""
 
 DIGEST = "sha256"
 """The field that holds the SHA-256 of all others."""
@@ -103,7 +105,10 @@ def from_document(
             document = upgrades[step](document)
         except (KeyError, TypeError, AttributeError):
             raise ValueError(f"{title} of version {step} is incomplete or malformed") from None
-    result: T = _typed(kind, document, title)
+    try:
+        result: T = _reader(cast(Hashable, kind))(document)
+    except _MisfitError as misfit:
+        raise ValueError(f"{title}{misfit}") from None
     # Last, because what is wrong with a field says more.
     if changed:
         raise ValueError(f"{CHANGED}, or remove its field {DIGEST!r} if the change was meant")
@@ -134,61 +139,105 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _typed(kind: Any, value: Any, place: str) -> Any:
-    """`value` as `kind`: a dataclass, list, dict, `tuple[X, ...]`, union, literal or plain type."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        if value is None and types.NoneType in arguments:
-            return None
-        inner = [argument for argument in arguments if argument is not types.NoneType]
-        return _typed(next((option for option in inner if option is type(value)), inner[0]), value, place)
-    if origin is Literal:
-        if value not in arguments:
-            raise ValueError(f"{place} holds {value!r}; it is one of {', '.join(map(repr, arguments))}")
-        return value
-    if origin is tuple:
-        return tuple(_typed(list[arguments[0]], value, place))  # type: ignore[valid-type]
-    if is_dataclass(kind):
-        return _dataclass(kind, value, place)
-    if origin is list:
-        items = _instance(list, value, place)
-        if arguments[0] in (int, float) and all(type(item) is arguments[0] for item in items):
-            return items
-        return [_typed(arguments[0], item, f"{place}[{index}]") for index, item in enumerate(items)]
-    if origin is dict:
-        items = _instance(dict, value, place)
-        return {_typed(arguments[0], k, place): _typed(arguments[1], v, f"{place}.{k}") for k, v in items.items()}
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        if value not in list(kind):
-            raise ValueError(f"{place} holds {value!r}, which is no {kind.__name__}")
-        return kind(value)
-    if kind is float:
-        if value is None or value in ("inf", "-inf"):
-            return math.nan if value is None else float(value)
-        try:
-            return float(_instance((int, float), value, place))
-        except OverflowError:
-            raise ValueError(f"{place} is a number too large for a float") from None
-    return _instance(kind, value, place)
-
-
-def _dataclass(kind: Any, value: Any, place: str) -> Any:
-    items = _instance(dict, value, place)
-    known = {field.name: field for field in fields(kind)}
-    needed = {name for name, each in known.items() if each.default is MISSING and each.default_factory is MISSING}
-    if wrong := sorted((needed - items.keys()) | (items.keys() - known.keys())):
-        raise ValueError(f"{place} is incomplete or malformed: {', '.join(wrong)} missing or not known")
-    hints = _hints(kind)
-    return kind(**{name: _typed(hints[name], item, f"{place}.{name}") for name, item in items.items()})
+class _MisfitError(ValueError):
+    """What is wrong with a value, with its place in the document put in front on the way up."""
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    """Annotations as types: to evaluate them takes longer than to read a small document."""
-    return get_type_hints(kind)
+def _reader(kind: Any) -> Reader:
+    """What reads a dataclass, list, dict, `tuple[X, ...]`, union, literal or plain type."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _reader_of_union(arguments)
+    if origin is Literal:
+        return partial(_one_of, arguments)
+    if origin in (list, tuple):
+        read = partial(_items, arguments[0])
+        return read if origin is list else lambda value: tuple(read(value))
+    if origin is dict:
+        return partial(_entries, *map(_reader, arguments))
+    if is_dataclass(kind):
+        return _reader_of_dataclass(kind)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return partial(_member, kind)
+    return _number if kind is float else partial(_instance, kind)
 
 
-def _instance(kind: Any, value: Any, place: str) -> Any:
+def _reader_of_union(kinds: tuple[Any, ...]) -> Reader:
+    readers = {kind: _reader(kind) for kind in kinds if kind is not types.NoneType}
+    first = next(iter(readers.values()))
+
+    def read(value: Any) -> Any:
+        return None if value is None and types.NoneType in kinds else readers.get(type(value), first)(value)
+
+    return read
+
+
+def _reader_of_dataclass(kind: Any) -> Reader:
+    hints = get_type_hints(kind)
+    readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
+    needed = {each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING}
+
+    def read(value: Any) -> Any:
+        items = _instance(dict, value)
+        if wrong := sorted((needed - items.keys()) | (items.keys() - readers.keys())):
+            raise _MisfitError(f" is incomplete or malformed: {', '.join(wrong)} missing or not known")
+        found, name = {}, ""
+        try:
+            for name, item in items.items():
+                found[name] = readers[name](item)
+        except _MisfitError as misfit:
+            raise _MisfitError(f".{name}{misfit}") from None
+        return kind(**found)
+
+    return read
+
+
+def _one_of(values: tuple[Any, ...], value: Any) -> Any:
+    if value not in values:
+        raise _MisfitError(f" holds {value!r}; it is one of {', '.join(map(repr, values))}")
+    return value
+
+
+def _items(kind: Any, value: Any) -> list[Any]:
+    items = _instance(list, value)
+    if kind in (int, float) and all(type(item) is kind for item in items):
+        return list(items)
+    read, found = _reader(kind), list[Any]()
+    try:
+        for item in items:
+            found.append(read(item))
+    except _MisfitError as misfit:
+        raise _MisfitError(f"[{len(found)}]{misfit}") from None
+    return found
+
+
+def _entries(key: Reader, read: Reader, value: Any) -> dict[Any, Any]:
+    items, found, name = _instance(dict, value), {}, ""
+    try:
+        for name, item in items.items():
+            found[key(name)] = read(item)
+    except _MisfitError as misfit:
+        raise _MisfitError(f".{name}{misfit}") from None
+    return found
+
+
+def _member(kind: type[StrEnum], value: Any) -> StrEnum:
+    if value not in list(kind):
+        raise _MisfitError(f" holds {value!r}, which is no {kind.__name__}")
+    return kind(value)
+
+
+def _number(value: Any) -> float:
+    if value is None or value in ("inf", "-inf"):
+        return math.nan if value is None else float(value)
+    try:
+        return float(_instance((int, float), value))
+    except OverflowError:
+        raise _MisfitError(" is a number too large for a float") from None
+
+
+def _instance(kind: Any, value: Any) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{place} is incomplete or malformed: it is a {type(value).__name__}")
+        raise _MisfitError(f" is incomplete or malformed: it is a {type(value).__name__}")
     return value

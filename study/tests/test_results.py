@@ -78,17 +78,27 @@ def test_nothing_but_records_is_kept(kept):
     }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def study():
+    return Study(Store(RESULTS))
+
+
+@pytest.fixture(scope="module")
+def finetuned():
+    (gathered,) = collect(Store(FINETUNING))
+    return gathered
+
+
 @pytest.mark.parametrize("name", STUDY_SECTIONS)
-def test_the_documentation_shows_what_is_kept(name):
+def test_the_documentation_shows_what_is_kept(name, study):
     page, section = STUDY_SECTIONS[name]
-    assert section_of((ROOT / page).read_text(), name) == section(Study(Store(RESULTS)))
+    assert section_of((ROOT / page).read_text(), name) == section(study)
 
 
 @pytest.mark.parametrize("name", finetuning_tables.SECTIONS)
-def test_the_documentation_shows_what_is_kept_of_fine_tuning(name):
+def test_the_documentation_shows_what_is_kept_of_fine_tuning(name, finetuned):
     page, section = finetuning_tables.SECTIONS[name]
-    (gathered,) = collect(Store(FINETUNING))
-    assert section_of((ROOT / page).read_text(), name) == section(gathered)
+    assert section_of((ROOT / page).read_text(), name) == section(finetuned)
 
 
 def test_every_claim_is_about_methods_and_measures_that_its_study_has():
