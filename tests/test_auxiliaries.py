@@ -1,6 +1,9 @@
 """Auxiliaries that cost less, against the formula computed plainly; and PS-KD against a loop by hand."""
 
 import copy
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import pytest
 import timm
@@ -9,6 +12,7 @@ import torchvision
 from torch import nn
 from torch.nn import functional
 
+from counterpoise.functional.transport import auxiliary_loss
 from counterpoise.models import Backbone, build_model
 from counterpoise.objectives import (
     MovingAverage,
@@ -55,8 +59,8 @@ def divergence(target, logits):
     )
 
 
-def step_of(images, *, primary=None, ids=None, classes=5):
-    return Step((images,), {}, primary or nn.Identity(), torch.zeros(len(images), classes), {}, ids)
+def step_of(images):
+    return Step((images,), {}, nn.Identity(), torch.zeros(len(images), 5), {})
 
 
 # A shared trunk
@@ -228,15 +232,35 @@ def test_an_auxiliary_learns_from_every_so_many_steps():
     assert moved == [True, False, False, True, False, False, True]
 
 
-def test_the_gradient_of_a_share_is_that_of_its_samples_alone():
+@pytest.mark.parametrize("weight", [None, torch.linspace(5, 1, 12, dtype=torch.float64)], ids=["alike", "weights"])
+def test_the_gradient_of_a_share_is_that_of_its_samples_alone(weight):
     torch.manual_seed(0)
     own = perceptron(torch.float64)
     alone, primary = copy.deepcopy(own), perceptron(torch.float64)
     images, labels = next(iter(batches(1, shape=(6,), dtype=torch.float64)))
-    MutualTransport(primary, [Seldom(own, share=0.25)], ALPHA)(images, labels=labels).loss.backward()
-    divergence(primary(images)[:3], alone(images[:3])).backward()
+    labels[1] = -100
+    output = MutualTransport(primary, [Seldom(own, share=0.25)], ALPHA)(images, labels=labels, sample_weight=weight)
+    output.loss.backward()
+    counted = [0, 2]
+    given = None if weight is None else weight[counted]
+    auxiliary_loss(alone(images[counted]), primary(images[counted]), sample_weight=given).backward()
     for mine, theirs in zip(own.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("auxiliary", [partial(Smaller, scale=0.5), partial(OwnView, view=lambda x: x[..., ::2, ::2])])
+def test_images_by_keyword_are_changed_too(auxiliary):
+    class Images(nn.Module):
+        def forward(self, *, note, pixel_values):
+            seen.append((note, pixel_values.shape[-2:]))
+            return pixel_values.mean((-2, -1))
+
+    seen = []
+    model = MutualTransport(Images(), [auxiliary(Images())], ALPHA)
+    model(note="n", pixel_values=torch.zeros(2, 5, 4, 4), labels=torch.tensor([0, 1]))
+    assert seen == [("n", (4, 4)), ("n", (2, 2))]
+    with pytest.raises(ValueError, match="no input is a tensor: give them as the first"):
+        auxiliary(Images())(replace(step_of(torch.zeros(2, 5, 4, 4)), inputs=(), named_inputs={"note": "n"}))
 
 
 def test_smaller_images_are_means_of_pixels():
@@ -285,6 +309,26 @@ def test_an_auxiliary_stays_on_its_device_when_the_objective_moves():
     whole = MutualTransport(perceptron().to("meta"), [OnDevice(perceptron(), device="meta")], ALPHA)
     output = whole(torch.zeros(3, 6, device="meta"), labels=torch.zeros(3, dtype=torch.long, device="meta"))
     assert output.loss.device.type == "meta"
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+def test_inputs_go_to_the_device_in_whatever_form_they_have():
+    class Sum(nn.Module):
+        def forward(self, pair, *, named):
+            return pair.left + pair.right + named["x"]
+
+    inputs = Pair(torch.zeros(2, 3), torch.zeros(2, 3)), {"x": torch.zeros(2, 3)}
+    step = replace(step_of(inputs[0].left), inputs=inputs[:1], named_inputs={"named": inputs[1]})
+    seen = []
+    auxiliary = OnDevice(Sum(), device="meta")
+    auxiliary.auxiliary.register_forward_hook(lambda _, __, logits: seen.append(logits.device.type))
+    with pytest.raises(NotImplementedError, match="meta"):  # its logits come back, and meta has none
+        auxiliary(step)
+    assert seen == ["meta"]
 
 
 def test_the_moving_average_follows_the_primary():

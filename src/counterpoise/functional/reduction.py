@@ -57,6 +57,14 @@ def as_labelled_batch(
 
     Whatever a row of weight 0 holds, NaN included, reaches neither the loss nor a gradient.
     """
+    labels, weight = labels_and_weight(logits, labels, ignore_index=ignore_index, sample_weight=sample_weight)
+    return LabelledBatch(log_probabilities_where(logits, weight), labels, weight)
+
+
+def labels_and_weight(
+    logits: Tensor, labels: Tensor, *, ignore_index: int, sample_weight: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Labels that were checked, and what each position counts, `[...]`; labels of weight 0 are 0."""
     logits = upcast(logits)
     if logits.ndim < 1 or logits.shape[-1] < 1:
         raise ValueError(f"logits must have shape [..., K] with K >= 1, got {list(logits.shape)}")
@@ -88,7 +96,7 @@ def as_labelled_batch(
         counts = weight != 0
         labels = torch.where(counts.unsqueeze(-1) if labels.is_floating_point() else counts, labels, 0)
     _require_labels_in_range(labels, classes=logits.shape[-1], ignore_index=ignore_index)
-    return LabelledBatch(log_probabilities_where(logits, weight), labels, weight)
+    return labels, weight
 
 
 def as_weight(sample_weight: Tensor, logits: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ another auxiliary, and they can be nested: `Seldom(SharedTrunk(network, after="l
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils import _pytree
 
 from counterpoise.objectives.kept import KeptPredictions, require_ids
 from counterpoise.objectives.models import call_for_logits, require_model
@@ -30,6 +31,8 @@ class Step:
         logits: of the primary, detached, `[..., K]`.
         features: outputs of the primary's modules that an auxiliary asked for, by name, detached.
         ids: of the samples, int64 `[b]`, or None where nobody gave them.
+        weight: what each position counts in the losses, `[...]`, 0 for what is ignored; None where all count alike. The
+            labels themselves are kept from auxiliaries.
         process_group: over which the batch is sharded, or None.
     """
 
@@ -39,6 +42,7 @@ class Step:
     logits: Tensor
     features: Mapping[str, Any]
     ids: Tensor | None = None
+    weight: Tensor | None = None
     process_group: dist.ProcessGroup | None = None
 
 
@@ -79,7 +83,7 @@ class Seldom(nn.Module):
     Args:
         auxiliary: any.
         every: it learns from the first step, and from every so many after it.
-        share: of the samples of a batch that it learns from, the first ones; its gradient is their mean.
+        share: of the samples of a batch that it learns from, the first ones; its gradient is their weighted mean.
 
     >>> auxiliary, images = Seldom(nn.Linear(4, 3), every=2), torch.zeros(2, 4)
     >>> step = Step((images,), {}, nn.Linear(4, 3), torch.zeros(2, 3), {})
@@ -128,7 +132,7 @@ class Seldom(nn.Module):
             others = logits_of(self.auxiliary, _rows(step, slice(learning, None), count=count))
         constant = own.detach()
         # The same values with a steeper gradient: the loss divides by all samples, and this is the mean over some.
-        return torch.cat([constant + (own - constant) * (count / learning), others])
+        return torch.cat([constant + (own - constant) * _whole_over_part(step, learning), others])
 
     def get_extra_state(self) -> Tensor:
         """The steps so far, for checkpoints."""
@@ -167,7 +171,7 @@ class Cached(nn.Module):
             raise ValueError(f"every must be at least 1, got {every}")
         self.auxiliary = auxiliary
         self.every = every
-        self.kept = kept or KeptPredictions()
+        self.kept = KeptPredictions() if kept is None else kept
         self.steps = 0
 
     @property
@@ -259,10 +263,11 @@ class Smaller(nn.Module):
 
     def forward(self, step: Step) -> Tensor:
         """Logits of the smaller images `[b, C, scale H, scale W]`."""
-        images, *others = step.inputs
+        return logits_of(self.auxiliary, _with_images(step, self._smaller))
+
+    def _smaller(self, images: Tensor) -> Tensor:
         shape = [max(1, round(self.scale * length)) for length in images.shape[-2:]]
-        smaller = F.interpolate(images, size=shape, mode="area")
-        return logits_of(self.auxiliary, replace(step, inputs=(smaller, *others)))
+        return F.interpolate(images, size=shape, mode="area")
 
 
 class OwnView(nn.Module):
@@ -290,8 +295,7 @@ class OwnView(nn.Module):
 
     def forward(self, step: Step) -> Tensor:
         """Logits of the view."""
-        images, *others = step.inputs
-        return logits_of(self.auxiliary, replace(step, inputs=(self.view(images), *others)))
+        return logits_of(self.auxiliary, _with_images(step, self.view))
 
 
 class OnDevice(nn.Module):
@@ -330,12 +334,19 @@ class OnDevice(nn.Module):
 
     def forward(self, step: Step) -> Tensor:
         """Logits, on the device of the primary's."""
+
+        def moved(value: Any) -> Any:
+            # A copy to the host that nobody waits for may be read before it is there.
+            waits = self.device.type == "cpu"
+            return _pytree.tree_map_only(Tensor, lambda each: each.to(self.device, non_blocking=not waits), value)
+
         there = replace(
             step,
-            inputs=tuple(_moved(each, self.device) for each in step.inputs),
-            named_inputs={name: _moved(each, self.device) for name, each in step.named_inputs.items()},
-            features={name: _moved(each, self.device) for name, each in step.features.items()},
-            logits=step.logits.to(self.device),
+            inputs=moved(step.inputs),
+            named_inputs=moved(dict(step.named_inputs)),
+            features=moved(dict(step.features)),
+            logits=moved(step.logits),
+            weight=moved(step.weight),
         )
         return logits_of(self.auxiliary, there).to(step.logits.device)
 
@@ -359,12 +370,24 @@ def _rows(step: Step, rows: slice, *, count: int) -> Step:
         named_inputs={name: taken(each) for name, each in step.named_inputs.items()},
         logits=step.logits[rows],
         ids=None if step.ids is None else step.ids[rows],
+        weight=None if step.weight is None else step.weight[rows],
     )
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return type(value)(_moved(each, device) for each in value)  # type: ignore[call-arg]
-    return value
+def _whole_over_part(step: Step, learning: int) -> Tensor | float:
+    """What a batch counts over what its first samples do; 0 where those count nothing."""
+    if step.weight is None:
+        return len(step.logits) / learning
+    part = step.weight[:learning].sum()
+    return torch.where(part > 0, step.weight.sum() / part, 0.0)
+
+
+def _with_images(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
+    """The step with other images: of the first input, or where all have names, of the first that is a tensor."""
+    if step.inputs:
+        images, *others = step.inputs
+        return replace(step, inputs=(change(images), *others))
+    for name, value in step.named_inputs.items():
+        if isinstance(value, Tensor):
+            return replace(step, named_inputs={**step.named_inputs, name: change(value)})
+    raise ValueError("an auxiliary changes the images that it sees, and no input is a tensor: give them as the first")

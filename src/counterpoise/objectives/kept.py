@@ -11,13 +11,18 @@ from torch import Tensor
 _GROWTH = 1024
 """Samples that room is made for at a time."""
 
+_SMALLEST = 2.0**-24
+"""The smallest number above 0 in float16."""
+
 
 class KeptPredictions:
     """For each sample id the last prediction that was written: float16 `[N, K]`, or of the likeliest classes alone.
 
     With `top`, the `top` likeliest classes keep their probabilities, and one of the others, drawn in proportion to its
     probability, stands for all of them with their joint mass. For any f, `sum_k g_k log f_k` then has the expectation
-    that all classes give: nothing is biased, as it would be if the others were left out.
+    that all classes give: nothing is biased, as it would be if the others were left out. What was not kept, or is 0 in
+    float16, is read as float16's smallest number, so that `KL(f || g)` stays finite; it is large then, and teaches
+    nobody.
 
     Ids must be from 0 on, without large gaps: the table has a row for each up to the largest.
 
@@ -41,13 +46,14 @@ class KeptPredictions:
 
     def write(self, ids: Tensor, logits: Tensor, *, group: dist.ProcessGroup | None = None) -> None:
         """Keep the predictions of some samples, ids int64 `[b]` and logits `[b, K]`; every rank keeps all shards'."""
-        ids, logits = _gathered(ids, logits.detach(), group=group)
-        probabilities = torch.softmax(logits.float(), -1).cpu()
-        rows = ids.detach().cpu()
-        written = {"probabilities": probabilities.half()}
+        probabilities = torch.softmax(logits.detach().float(), -1)
+        own = {"ids": ids.detach(), "probabilities": probabilities.half()}
         if self.top is not None and self.top + 1 < probabilities.shape[-1]:
             classes, values = _unbiased(probabilities, self.top)
-            written = {"probabilities": values.half(), "classes": classes.int()}
+            own |= {"probabilities": values.half(), "classes": classes.int()}
+        # What was drawn is drawn by now: all ranks keep the same.
+        written = {name: _gathered(each, group=group).cpu() for name, each in own.items()}
+        rows = written.pop("ids")
         self._make_room(int(rows.max()) + 1, written)
         for name, values in written.items():
             self._tables[name][rows] = values
@@ -65,7 +71,7 @@ class KeptPredictions:
             probabilities = torch.zeros(len(rows), classes).scatter_add_(-1, found, probabilities)
         mass = probabilities.sum(-1, keepdim=True)
         known = inside & (mass[:, 0] > 0)
-        logarithms = torch.where(known[:, None], probabilities / mass, 1.0).log()
+        logarithms = torch.where(known[:, None], (probabilities / mass).clamp_min(_SMALLEST), 1.0).log()
         return logarithms.to(ids.device), known.to(ids.device)
 
     def __len__(self) -> int:
@@ -116,16 +122,13 @@ def require_ids(ids: Tensor | None) -> Tensor:
     return ids
 
 
-def _gathered(ids: Tensor, logits: Tensor, *, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
-    """Ids and logits of a batch from all its shards, which are of one size."""
+def _gathered(mine: Tensor, *, group: dist.ProcessGroup | None) -> Tensor:
+    """What all shards of a batch have, which are of one size."""
     if group is None or dist.get_world_size(group) == 1:
-        return ids, logits
-    everywhere = []
-    for mine in (ids, logits):
-        parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, mine.contiguous(), group=group)
-        everywhere.append(torch.cat(parts))
-    return everywhere[0], everywhere[1]
+        return mine
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, mine.contiguous(), group=group)
+    return torch.cat(parts)
 
 
 def _unbiased(probabilities: Tensor, top: int) -> tuple[Tensor, Tensor]:

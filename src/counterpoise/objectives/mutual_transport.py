@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from counterpoise.functional.reduction import IGNORE_INDEX
+from counterpoise.functional.reduction import IGNORE_INDEX, labels_and_weight
 from counterpoise.functional.transport import mutual_transport
 from counterpoise.objectives.auxiliaries import Step, features_of, logits_of, needs_ids
 from counterpoise.objectives.models import (
@@ -139,7 +139,10 @@ class MutualTransport(nn.Module):
             return evaluation_output(logits, labels, ignore_index=self.ignore_index, sample_weight=sample_weight)
         with recorded(self.primary, self._features) as features:
             logits = call_for_logits(self.primary, inputs, named_inputs)
-        step = Step(inputs, named_inputs, self.primary, logits.detach(), features, ids, self.process_group)
+        _, weight = labels_and_weight(
+            logits.detach(), labels, ignore_index=self.ignore_index, sample_weight=sample_weight
+        )
+        step = Step(inputs, named_inputs, self.primary, logits.detach(), features, ids, weight, self.process_group)
         terms = mutual_transport(
             logits,
             [logits_of(auxiliary, step) for auxiliary in self.auxiliaries],

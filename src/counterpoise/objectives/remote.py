@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from counterpoise.functional.reduction import IGNORE_INDEX, as_labelled_batch
+from counterpoise.functional.reduction import IGNORE_INDEX, labels_and_weight
 from counterpoise.functional.transport import auxiliary_loss
 from counterpoise.objectives.auxiliaries import Step
 from counterpoise.objectives.models import call_for_logits, copied, parameter_group, require_model
@@ -253,9 +253,9 @@ class RemoteAuxiliary(nn.Module):
         if labels is None or not self.training:
             return evaluation_output(logits, labels, ignore_index=self.ignore_index, sample_weight=sample_weight)
         primary = self.link.exchange(logits)
-        weight = as_labelled_batch(
+        _, weight = labels_and_weight(
             logits.detach(), labels, ignore_index=self.ignore_index, sample_weight=sample_weight
-        ).weight
+        )
         loss = auxiliary_loss(logits, primary, sample_weight=weight, group=self.process_group)
         return ObjectiveOutput.of(logits=logits, loss=loss, parts={"auxiliary_transport": loss})
 

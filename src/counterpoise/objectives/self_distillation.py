@@ -49,7 +49,7 @@ class SelfDistillation(nn.Module):
             raise ValueError(f"weight must be below 1, got {weight}")
         self.primary = model
         self.weight = weight
-        self.kept = kept or KeptPredictions()
+        self.kept = KeptPredictions() if kept is None else kept
         self.process_group = process_group
         self._share = 0.0
 
