@@ -78,7 +78,7 @@ def main() -> None:
         for number in range(repetitions):
             groups = drawn_scores(slices, generator).groups
             for metric in METRICS:
-                true = [truths[int(group.columns["slice"]) % len(KINDS)][metric] for group in groups]
+                true = [truths[int(str(group.columns["slice"])) % len(KINDS)][metric] for group in groups]
                 for counts, name in ((together, "simultaneous"), (alone, "estimates")):
                     found = [getattr(group, name)[metric] for group in groups]
                     counts[metric] += all(

@@ -16,7 +16,7 @@ from counterpoise.cli import parse
 from counterpoise.cli.check import EXIT_MISSED, EXIT_UNDECIDED, read_rules
 from counterpoise.metrics.comparison import as_evaluation
 from counterpoise.metrics.estimates import Estimate
-from counterpoise.metrics.gate import Decision, Requirement, decide, interval_level
+from counterpoise.metrics.gate import Decision, Requirement, Verdict, decide, interval_level
 from counterpoise.report import decisions
 from counterpoise.testing import assert_calibrated
 
@@ -187,7 +187,7 @@ def test_rules_of_a_file_join_those_of_the_command(tmp_path, capsys):
         parse(["check", files(tmp_path)[1], "--require", "accuracy >= 0.5", "--rules", str(rules)]).run()
     printed = capsys.readouterr().out
     assert "nll <= 5" in printed
-    assert "right with 90%" in printed
+    assert "right with a probability of 90%" in printed
 
 
 @pytest.mark.parametrize(
@@ -196,11 +196,30 @@ def test_rules_of_a_file_join_those_of_the_command(tmp_path, capsys):
         ([], "check needs requirements"),
         (["--require", "nll <= base"], "is about a base: name its predictions with --against"),
         (["--require", "necessity <= 1"], "there is no metric 'necessity' here; there are accuracy"),
+        (["--require", "ece <= 5"], "ece is a share, from 0 to 1; 5% is 0.05"),
+        (["--require", "accuracy >= 95"], "95% is 0.95"),
     ],
 )
 def test_what_cannot_be_checked_is_said(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
         parse(["check", files(tmp_path)[1], *arguments]).run()
+
+
+def test_any_metric_of_an_evaluation_can_be_required():
+    logits, labels = logits_of(600)
+    other = logits + 0.1 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
+    evaluation = compare({"base": {"logits": logits}, "new": {"logits": other}}, labels=labels, level=0.9)
+    alone = [Requirement(key, at_most=True, limit=1) for key in evaluation["new"]]
+    relative = [Requirement(key, at_most=True, limit=0, relative=True) for key in evaluation["new"]]
+    assert len(decide(evaluation, alone + relative, level=0.95).verdicts) == 2 * len(evaluation["new"])
+
+
+@pytest.mark.parametrize("samples", [50, 600])
+def test_a_few_more_samples_are_not_counted(samples):
+    estimate = Estimate(0.1, 0.0, 0.2)
+    verdict = Verdict(Requirement("ece", True, 0.1), "undecided", estimate, paired=False, samples=samples)
+    for number, expected in ((1, f"fewer than {samples // 10} more samples"), (samples, f"{samples} more samples")):
+        assert decisions.more_samples(replace(verdict, more_samples=number)) == expected
 
 
 def test_an_assertion_for_tests():

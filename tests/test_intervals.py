@@ -108,6 +108,13 @@ def test_the_interval_of_the_mean_gap_holds_wilsons_where_confidence_says_nothin
     assert (low, high) == pytest.approx((0.15 - half, 0.9 - of_accuracy.low), rel=1e-6)
 
 
+@pytest.mark.parametrize("hit", [True, False])
+def test_the_interval_of_the_mean_gap_ends_where_no_gap_can_be_larger(hit):
+    p = torch.tensor([0.6], dtype=torch.float64)
+    low, high = mean_gap_interval(sums_by_index(bin_index(p, 15), p, torch.tensor([hit]), 15))
+    assert -1 <= low <= 0.6 - hit <= high <= 1
+
+
 def test_a_calibrated_model_without_errors_is_not_called_underconfident():
     """With an error in 200, most samples of 200 have one or none; their spread says nothing of the error rate."""
     generator = torch.Generator().manual_seed(0)

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import csv
 
 from counterpoise.cli import parse
 from counterpoise.cli.monitor import EXIT_ALARM, EXIT_NOTHING
@@ -279,6 +282,28 @@ def test_text_fits_a_terminal(tmp_path):
     text = as_lines(show(daily), width=80)
     assert max(len(line) for line in text.splitlines() if ": " not in line) <= 80  # sentences wrap by themselves
     assert "after 18 more" in text
+
+
+def test_what_is_asked_is_answered_by_a_command_of_the_monitor(monitor, tmp_path, monkeypatch):
+    table, path = stream(50), tmp_path / "a.csv"
+    csv.write_csv(
+        table.rename_columns([f"request_{name}" if name == "time" else name for name in table.schema.names]), path
+    )
+    monkeypatch.setattr("sys.argv", ["counterpoise", "monitor", "update", str(monitor), str(path)])
+    with pytest.raises(ValueError, match="request_time") as asked:
+        parse(sys.argv[1:]).run()
+    assert "?." not in str(asked.value)
+    (line,) = [line for line in str(asked.value).splitlines() if line.startswith("  counterpoise")]
+    parse(shlex.split(line, comments=True)[1:]).run()
+
+
+def test_evidence_beyond_all_floats_is_an_alarm_like_any_other(monitor, tmp_path):
+    update(monitor, written(tmp_path / "a.parquet", stream(20_000, shift=5.0)))
+    standing = show(monitor)
+    assert standing.outcome == "alarm"
+    assert max(alarm.log10_evidence for alarm in standing.alarms) > 308
+    assert "1e" in as_lines(standing, width=80)
+    assert "1e" in render(standing, name="m")
 
 
 def test_pieces_of_a_file_add_up_to_it(monitor, tmp_path):

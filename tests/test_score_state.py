@@ -170,6 +170,19 @@ def test_the_same_parts_in_the_same_order_give_the_same_bytes():
     assert states[0] == states[1]
 
 
+def test_ood_samples_may_come_before_the_others():
+    logits, labels = torch.randn(30, K), torch.zeros(30, dtype=torch.int64)
+    parts = [ScoreState(classes=K) for _ in range(2)]
+    parts[0].update(logits=logits, ood="far", ids=range(30))
+    parts[1].update(logits=logits, labels=labels, ids=range(30))
+    merged = []
+    for order in (parts, parts[::-1]):
+        merged.append(ScoreState(classes=K))
+        for part in order:
+            merged[-1].merge(part)
+    assert merged[0].to_bytes() == merged[1].to_bytes()
+
+
 def test_a_state_keeps_what_it_was_merged_from():
     data, options = rows_of(1, text_ids=False, clean=True), ScoreOptions(exact_samples=60)
     parts = [ScoreState(classes=K, options=options) for _ in range(2)]

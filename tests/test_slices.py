@@ -1,5 +1,6 @@
 """Groups whose intervals hold together: which are surely worse than the rest."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,9 @@ from scipy.stats import beta
 import counterpoise
 from counterpoise import Scores
 from counterpoise.functional.proportions import clopper_pearson
+from counterpoise.metrics.comparison import Evaluation, as_evaluation
 from counterpoise.metrics.slices import against_whole, worst_slices
-from counterpoise.report import slices, terminal
+from counterpoise.report import numbers, slices, terminal
 from counterpoise.report.page import write_report
 
 
@@ -93,6 +95,43 @@ def test_two_columns_make_a_table_by_both(tmp_path):
     write_report(tmp_path / "page.html", counterpoise.Evaluation([scores]))
     page = (tmp_path / "page.html").read_text()
     assert 'class="worse heat4">40.00' in page
+
+
+def test_missing_values_are_a_group_of_their_own_in_every_table():
+    regions = ["north"] * 100 + [None] * 60 + ["south"] * 40
+    sizes = (["small"] * 10 + [None] * 10) * 10
+    right = torch.arange(200) % 3 != 0
+    by = {"region": regions, "size": sizes}
+    scores = counterpoise.evaluate(confidence=[0.7] * 200, correct=right, by=by)
+    names = {row[0].text: row[1].text for row in slices.slice_table(scores).rows}
+    expected = {
+        f"region {region or 'not stated'}, size {size or 'not stated'}": str(count)
+        for (region, size), count in Counter(zip(regions, sizes, strict=True)).items()
+    }
+    assert names == expected
+    assert len(names) == len(scores.groups)
+    written = numbers.estimates_csv(as_evaluation(scores))
+    assert all(f'"Group: {name}"' in written for name in names)
+    assert Evaluation.from_json(as_evaluation(scores).to_json()).models[0].groups == scores.groups
+    (accuracy, _) = slices.crossed_tables(scores)
+    assert [row[0].text for row in accuracy.rows] == ["north", "not stated", "south"]
+
+
+def test_nullable_columns_of_pandas_group_as_others_do():
+    pandas = pytest.importorskip("pandas")
+    plain = ["a", None, "b", "a"]
+    given = {"confidence": [0.9, 0.8, 0.7, 0.6], "correct": [True, False, True, True]}
+    expected = counterpoise.evaluate(**given, by={"part": plain}).groups
+    for dtype in ("string", object, "category"):
+        assert counterpoise.evaluate(**given, by={"part": pandas.Series(plain, dtype=dtype)}).groups == expected
+    numbered = counterpoise.evaluate(**given, by={"part": pandas.Series([1, None, 2, 1], dtype="Int64")}).groups
+    assert [group.columns["part"] for group in numbered] == ["1", "2", None]
+
+
+def test_columns_that_mark_corrupted_samples_in_files_are_refused():
+    given = {"confidence": [0.9, 0.8], "correct": [True, False]}
+    with pytest.raises(ValueError, match=r"'severity' tells corrupted samples .* by=\{'severity_': \.\.\.\}"):
+        counterpoise.evaluate(**given, by={"severity": ["mild", "grave"]})
 
 
 def test_a_screen_shows_the_worst_ten():

@@ -229,7 +229,8 @@ def _slice_names(slices: Any, rows: int) -> list[str]:
 
 def _codes(names: Sequence[str], known: Sequence[str]) -> Tensor:
     code = {name: index for index, name in enumerate(known)}
-    if unknown := next((name for name in names if name not in code), None):
+    unknown = next((name for name in names if name not in code), None)
+    if unknown is not None:
         raise ValueError(
             f"slices row {names.index(unknown)} is {unknown!r}, of which no sample was fitted to; there are "
             f"{', '.join(known)}: fit again with samples of it"

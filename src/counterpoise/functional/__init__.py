@@ -57,7 +57,13 @@ from counterpoise.functional.losses import (
     label_smoothing,
 )
 from counterpoise.functional.smooth import smooth_calibration_error
-from counterpoise.functional.transport import deep_mutual, kl_divergence, mutual_transport
+from counterpoise.functional.transport import (
+    auxiliary_loss,
+    deep_mutual,
+    kl_divergence,
+    mutual_transport,
+    primary_loss,
+)
 
 __all__ = [
     "BinSums",
@@ -66,6 +72,7 @@ __all__ = [
     "aps_scores",
     "aurc",
     "auroc",
+    "auxiliary_loss",
     "average_precision",
     "bootstrap_intervals",
     "brier_calibration",
@@ -104,6 +111,7 @@ __all__ = [
     "mutual_transport",
     "negative_entropy",
     "noise_floor",
+    "primary_loss",
     "rank_counts",
     "raps_scores",
     "risk_coverage",

@@ -24,7 +24,6 @@ from counterpoise.functional.proportions import Limits
 BETS = tuple(2.0**-power for power in range(1, 9))
 """Fractions of a fortune that are staked, each with an equal share of the unit: large ones find large changes soon."""
 
-_NEWTON_STEPS, _TERMS_AT_A_TIME = 40, 64
 _BISECTIONS = 60
 
 

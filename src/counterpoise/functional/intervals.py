@@ -156,7 +156,8 @@ def _gap_limits(sums: BinSums, *, level: float) -> tuple[Tensor, Tensor]:
     normal = (z2 * variance / samples).sqrt()
     centre = gap + z2 * (0.5 - wrong) / (samples + z2)
     half = (z2 * (variance * samples + z2 / 4)).sqrt() / (samples + z2)
-    return torch.minimum(gap - normal, centre - half), torch.maximum(gap + normal, centre + half)
+    low, high = torch.minimum(gap - normal, centre - half), torch.maximum(gap + normal, centre + half)
+    return low.clamp_min(-1), high.clamp_max(1)
 
 
 def _largest_gap(sums: BinSums, *, level: float) -> Tensor:

@@ -43,6 +43,9 @@ def label_column(label: NDArray[Any], labels: int, names: Sequence[str] | None) 
     return {"label": Column(label, list(names or map(str, range(labels))))}
 
 
+MARKS_OF_CORRUPTION = ("corruption", "severity")
+
+
 def is_corrupted(columns: Columns, rows: int) -> Mask:
     """Which rows are corrupted, by the columns `corruption` and `severity`.
 
@@ -51,7 +54,7 @@ def is_corrupted(columns: Columns, rows: int) -> Mask:
     >>> is_corrupted({"corruption": Column.of(["fog", "fog", None]), "severity": Column.of([0, 3, None])}, 3)
     array([False,  True, False])
     """
-    corruption, severity = columns.get("corruption"), columns.get("severity")
+    corruption, severity = map(columns.get, MARKS_OF_CORRUPTION)
     corrupted: Mask = np.zeros(rows, bool) if corruption is None else corruption.codes >= 0
     if severity is not None:
         level = np.array([*map(int, severity.values), -1])[severity.codes]

@@ -97,7 +97,11 @@ class Evaluation(Mapping[str, Scores]):
 
     def info_of(self, key: str) -> MetricInfo:
         """Title, unit and better direction of a metric that some model has."""
-        return next(model.info_of(key) for model in self.models if key in KEY_INFO or key in model.info)
+        for model in self.models:
+            if key in KEY_INFO or key in model.info:
+                return model.info_of(key)
+        known = dict.fromkeys(each for model in self.models for each in model)
+        raise KeyError(f"no model has a metric {key!r}; there are {', '.join(known)}")
 
     def __getitem__(self, name: str) -> Scores:
         """The scores of the model of that name."""

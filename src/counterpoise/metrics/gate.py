@@ -8,13 +8,13 @@ probability `level`, whatever the metrics have to do with each other (Bonferroni
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from counterpoise.functional.intervals import normal_quantile
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.metrics.estimates import Estimate
+from counterpoise.metrics.estimates import Estimate, MetricInfo
 
 Outcome = Literal["met", "missed", "undecided"]
 
@@ -137,24 +137,31 @@ def decide(evaluation: Evaluation, requirements: Sequence[Requirement], *, level
     base = before[0] if before else None
     if base is None and (relative := [str(each) for each in requirements if each.relative]):
         raise ValueError(f"{relative[0]} is about a base, and there is none: --against BASE")
-    paired = evaluation.comparison is not None
+    differences = {} if evaluation.comparison is None else evaluation.comparison.differences[0].estimates
     quantile = normal_quantile(interval_level(len(requirements), level=level))
     verdicts = []
     for each in requirements:
-        known: list[Mapping[str, Estimate]] = [scores.estimates for scores in evaluation.models]
+        known = evaluation.models
         if any(each.metric not in estimates for estimates in (known if each.relative else known[-1:])):
             raise ValueError(f"there is no metric {each.metric!r} here; there are {', '.join(known[-1])}")
+        _require_share(each, evaluation.info_of(each.metric))
         estimate = known[-1][each.metric]
+        paired = each.relative and each.metric in differences
         if each.relative:
-            estimate = (
-                evaluation.comparison.differences[0].estimates[each.metric]
-                if evaluation.comparison is not None
-                else _apart(known[0][each.metric], estimate)
-            )
+            estimate = differences[each.metric] if paired else _apart(known[0][each.metric], estimate)
         outcome = _outcome(each, estimate)
         more = _more_samples(estimate, each.limit, model.samples, quantile) if outcome == "undecided" else None
-        verdicts.append(Verdict(each, outcome, estimate, each.relative and paired, model.samples, more))
+        verdicts.append(Verdict(each, outcome, estimate, paired, model.samples, more))
     return Decision(model.source.name, None if base is None else base.source.name, level, tuple(verdicts))
+
+
+def _require_share(requirement: Requirement, info: MetricInfo) -> None:
+    """Refuse a limit in percent of what is a share: it would be met, or missed, whatever was measured."""
+    if info.unit == "%" and abs(requirement.limit) > 1:
+        raise ValueError(
+            f"{requirement}: {requirement.metric} is a share, from 0 to 1; {requirement.limit:g}% is "
+            f"{requirement.limit / 100:g}"
+        )
 
 
 def _outcome(requirement: Requirement, estimate: Estimate) -> Outcome:

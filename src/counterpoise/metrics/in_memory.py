@@ -12,7 +12,7 @@ from torch import Tensor
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.functional.paired import power_sums
-from counterpoise.metrics.columns import Column, label_column
+from counterpoise.metrics.columns import MARKS_OF_CORRUPTION, Column, label_column
 from counterpoise.metrics.comparison import PAIRED, Evaluation, paired_values
 from counterpoise.metrics.comparison import compare as compare_states
 from counterpoise.metrics.headline import OOD
@@ -244,14 +244,28 @@ def _measured(
 def _groups(by: Mapping[str, Iterable[Any]], samples: int) -> dict[str, Column]:
     """Each column as codes; what pandas writes for missing values, which are not equal to themselves, as missing."""
     found = {}
+    if marks := set(by) & set(MARKS_OF_CORRUPTION):
+        name = min(marks)
+        raise ValueError(
+            f"by: in files a column {name!r} tells corrupted samples from those that the scores are of; call it by "
+            f"another name, such as by={{'{name}_': ...}}, or give `ScoreState.update` columns={{{name!r}: ...}}"
+        )
     for name, values in by.items():
         plain = values.tolist() if hasattr(values, "tolist") else values
-        found[name] = Column.of(None if value != value else value for value in plain)
+        found[name] = Column.of(None if _is_missing(value) else value for value in plain)
         if len(found[name].codes) != samples:
             raise ValueError(
                 f"by: {name!r} must have a value for each of {samples} samples, got {len(found[name].codes)}"
             )
     return found
+
+
+def _is_missing(value: Any) -> bool:
+    """NaN is not equal to itself; whether pandas' NA is, cannot be said."""
+    try:
+        return bool(value != value)
+    except TypeError:
+        return True
 
 
 def _scores(state: ScoreState, table: PredictionTable, *, name: str) -> Scores:

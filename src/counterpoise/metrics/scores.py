@@ -72,8 +72,9 @@ class RankingScores:
 class GroupScores:
     """Some of the metrics for the samples of one domain, corruption and severity; None where not stated.
 
-    Other columns that describe the group are in `columns`. Each interval of `estimates` holds for its group alone;
-    those of `simultaneous`, which are wider, hold for all groups of the same scores together.
+    Other columns that describe groups are in `columns`, with None for a value that is missing. Each interval of
+    `estimates` holds for its group alone; those of `simultaneous`, which are wider, hold for all groups of the same
+    scores together.
     """
 
     domain: str | None
@@ -81,7 +82,7 @@ class GroupScores:
     severity: int | None
     samples: int
     estimates: dict[str, Estimate]
-    columns: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, str | None] = field(default_factory=dict)
     simultaneous: dict[str, Estimate] = field(default_factory=dict)
 
 

@@ -323,7 +323,8 @@ class ScoreState:
 
     def _drop_what_cannot_be_shown(self) -> None:
         """Once there is a clean sample, the headline is about clean samples."""
-        if self.clean.ranks.samples and self.corrupted.ranks.samples:
+        ranks = self.corrupted.ranks
+        if self.clean.ranks.samples and (ranks.samples or ranks.ood_samples):
             self.corrupted = Headline(classes=self.classes, options=self.options)
 
     def _identity(self) -> dict[str, Any]:

@@ -122,6 +122,7 @@ def group_scores(
     shared = replace(options, level=simultaneous_level(len(groups), level=options.level))
     calibration = group_metrics(shared, classes=classes)[1:]
     keys = ordered_groups(groups)
+    others = dict.fromkeys(name for key in keys for name, _ in key if name not in _OWN_COLUMNS)
     for key, accuracy in zip(
         keys, _exact_accuracies([groups[key][1] for key in keys], level=shared.level), strict=True
     ):
@@ -133,7 +134,7 @@ def group_scores(
                 severity=None if "severity" not in own else int(own["severity"]),
                 samples=int(groups[key][0]["count"]),
                 estimates=_computed(metrics, groups[key]),
-                columns={name: str(value) for name, value in own.items() if name not in _OWN_COLUMNS},
+                columns={name: str(own[name]) if name in own else None for name in others},
                 simultaneous={Key.ACCURACY: accuracy} | _computed(calibration, groups[key][1 : 1 + len(calibration)]),
             )
         )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from counterpoise._choices import DEFAULT_LEVEL, require_level
-from counterpoise.monitoring.counts import Counts, StoredCounts
+from counterpoise.monitoring.counts import StoredCounts
 from counterpoise.monitoring.reading import classes_of, counted, opened, pieces_of, time_column
 from counterpoise.monitoring.standing import Standing, judged, require_coarser
 from counterpoise.monitoring.store import Reference, create, read_reference, windows_of, write_piece
@@ -65,11 +65,11 @@ def begin(
     window = window_at_time(time, every)
     if window < 0:
         raise ValueError(f"--start {start}: a monitor begins in 1970 at the earliest")
-    counts: Counts | None = None
-    for file, _ in opened(predictions, columns, by=lambda _: None):
-        first = file
-        counts = counted(file, progress=progress) if counts is None else counts + counted(file, progress=progress)
-    assert counts is not None  # noqa: S101 - a set has at least one file
+    files = (file for file, _ in opened(predictions, columns, by=lambda _: None))
+    first = next(files)  # a set has at least one
+    counts = counted(first, progress=progress)
+    for file in files:
+        counts += counted(file, progress=progress)
     if not counts.labelled:
         raise PredictionFileError(f"{first.path}: a monitor begins with labelled predictions, and these have no labels")
     reference = Reference(

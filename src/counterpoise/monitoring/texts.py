@@ -105,10 +105,12 @@ def measured_text(value: Measured) -> str:
 def evidence_text(log10: float) -> str:
     """An e-value as it is read.
 
-    >>> evidence_text(2), evidence_text(-1.5), evidence_text(7.25)
-    ('100', '0.032', '1.8e+07')
+    >>> evidence_text(2), evidence_text(-1.5), evidence_text(7.25), evidence_text(1489.2)
+    ('100', '0.032', '1.8e+07', '1e1489')
     """
-    return f"{10**log10:.2g}" if log10 < 2 or log10 > 4 else f"{10**log10:,.0f}" if log10 < 300 else f"1e{log10:.0f}"
+    if log10 >= 300:  # floats end at 1e308
+        return f"1e{log10:.0f}"
+    return f"{10**log10:,.0f}" if 2 <= log10 <= 4 else f"{10**log10:.2g}"
 
 
 def state_of(alarm: Alarm) -> str:

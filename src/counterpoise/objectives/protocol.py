@@ -44,7 +44,7 @@ class Objective(Protocol):
         """
 
     def set_progress(self, progress: float) -> None:
-        """Say how far training is, from 0.0 at the first step to 1.0 at the last; called before each step."""
+        """Say how far training is, as steps taken / all steps: 0.0 at the first one; called before each."""
 
     def __call__(
         self, *inputs: Any, labels: Tensor | None = None, sample_weight: Tensor | None = None, **named_inputs: Any

@@ -1,4 +1,4 @@
-"""Alpha as a plain function of training progress, from 0.0 at the first step to 1.0 at the last."""
+"""Alpha as a plain function of training progress, from 0.0 at the first step to nearly 1.0 at the last."""
 
 import math
 from collections.abc import Callable

@@ -74,9 +74,10 @@ class AmbiguousInputError(PredictionFileError):
         """The question with complete commands: the arguments that were given, and what was missing."""
         lines = []
         for choice, reason in self.choices:
-            words = shlex.join(["counterpoise", command, *arguments, *_options(choice)])
+            words = shlex.join(["counterpoise", *command.split(), *arguments, *_options(choice)])
             lines.append(f"  {words}" + (f"    # {reason}" if reason else ""))
-        return "\n".join([f"{self.problem}. Run", *lines]) if lines else self.problem
+        end = "" if self.problem.endswith("?") else "."
+        return "\n".join([f"{self.problem}{end} Run", *lines]) if lines else self.problem
 
     def _as_python(self) -> Iterator[str]:
         for choice, reason in self.choices:

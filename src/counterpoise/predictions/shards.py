@@ -108,7 +108,8 @@ class Form:
     def described(self) -> str:
         """In words."""
         members = "" if self.members is None else f" of {self.members} members"
-        names = "" if self.class_names is None else f" ({', '.join(self.class_names[:3])}, ...)"
+        more = ", ..." if self.classes > 3 else ""
+        names = "" if self.class_names is None else f" ({', '.join(self.class_names[:3])}{more})"
         return f"{self.kind}{members} for {self.classes} classes{names}"
 
 

@@ -12,6 +12,9 @@ from counterpoise.report.style import Look
 
 WORST_CLASSES = 10
 
+NOT_STATED = "not stated"
+"""Stands for a missing value of a column."""
+
 
 def name_of(scores: Scores) -> str:
     """The model's name, or a word that stands for it."""
@@ -219,8 +222,12 @@ def is_slice(group: GroupScores) -> bool:
 def slice_name(group: GroupScores) -> str:
     """Values of all that describes it."""
     severity = f"severity {group.severity}" if group.severity else None
-    columns = (f"{name} {value}" for name, value in group.columns.items())
-    return ", ".join(filter(None, (group.domain, group.corruption, severity, *columns)))
+    return ", ".join(filter(None, (group.domain, group.corruption, severity, *column_values(group))))
+
+
+def column_values(group: GroupScores) -> list[str]:
+    """Name and value of each column that describes it beside domain, corruption and severity."""
+    return [f"{name} {NOT_STATED if value is None else value}" for name, value in group.columns.items()]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """A decision as people and CI systems read it: text, Markdown, JUnit XML, JSON."""
 
 import json
+import math
 from dataclasses import asdict
 from xml.etree import ElementTree as ET
 
 from counterpoise._text import printable
+from counterpoise.metrics.estimates import percent
 from counterpoise.metrics.gate import Decision, Outcome, Verdict
 from counterpoise.report.tables import as_markdown, as_text, table
 
@@ -27,7 +29,8 @@ def as_lines(decision: Decision, *, markdown: bool = False) -> str:
     against = "" if decision.base is None else f" against {decision.base}"
     made = table(f"{decision.model}{against}", heads, rows)
     written = as_markdown(made) if markdown else as_text(made)
-    return f"{written}\n\n{_SENTENCES[decision.outcome]} All verdicts together are right with {decision.level:.0%}."
+    sure = f"All verdicts together are right with a probability of {percent(decision.level)}."
+    return f"{written}\n\n{_SENTENCES[decision.outcome]} {sure}"
 
 
 def as_junit(decision: Decision) -> str:
@@ -78,8 +81,11 @@ def _interval(verdict: Verdict) -> str:
 def _more(verdict: Verdict) -> str:
     if verdict.outcome != "undecided":
         return ""
-    return (
-        "too near to say how many more samples"
-        if verdict.more_samples is None
-        else f"{verdict.more_samples:,} more samples"
-    )
+    return "too near to say how many more samples" if verdict.more_samples is None else more_samples(verdict)
+
+
+def more_samples(verdict: Verdict) -> str:
+    """With how many more samples there is an even chance of a decision; a few are not counted."""
+    few = math.ceil(verdict.samples / 10)
+    known = verdict.more_samples or 0
+    return f"fewer than {few:,} more samples" if known < few else f"{known:,} more samples"

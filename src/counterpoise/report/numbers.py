@@ -12,6 +12,8 @@ from counterpoise.metrics.scores import BinTable, GroupScores, RankingScores, Sc
 from counterpoise.metrics.selective import operating_point
 from counterpoise.metrics.summary import in_order
 from counterpoise.report.data import (
+    NOT_STATED,
+    column_values,
     name_of,
     reliability_bins,
     severities,
@@ -341,8 +343,7 @@ def _csv_rows(scores: Scores, section: str, estimates: Estimates) -> list[CsvRow
 
 def _group_name(group: GroupScores) -> str:
     severity = None if group.severity is None else f"severity {group.severity}"
-    others = (f"{name} {value}" for name, value in group.columns.items())
-    return ", ".join(filter(None, (group.domain, group.corruption, severity, *others))) or "not stated"
+    return ", ".join(filter(None, (group.domain, group.corruption, severity, *column_values(group)))) or NOT_STATED
 
 
 def metric_title(info: MetricInfo) -> str:

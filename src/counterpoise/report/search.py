@@ -61,7 +61,7 @@ def search_figure(fields: Sequence[SearchedField], measured: Sequence[float], *,
             if field is fields[0]:
                 panel.legend(loc="best")
         for row in panels:
-            row[0].set_ylabel(f"{info.title} of held-out images, {info.unit}")
+            row[0].set_ylabel(f"{info.title} of validation images, {info.unit}")
         return figure
 
 

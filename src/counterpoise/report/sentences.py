@@ -6,23 +6,6 @@ from counterpoise.metrics.selective import operating_point
 from counterpoise.report.data import threshold_text, worst_classes
 
 
-def accuracy_sentence(scores: Scores) -> str:
-    """Accuracy with its interval."""
-    accuracy = scores[Key.ACCURACY]
-    return (
-        f"Accuracy {accuracy.value:.2%} ({percent(scores.level)} interval {accuracy.low:.2%} to {accuracy.high:.2%})."
-    )
-
-
-def ece_sentence(scores: Scores) -> str:
-    """ECE with its interval, and what chance alone would show."""
-    ece = scores[Key.ECE]
-    floor = (
-        "" if ece.floor is None else f" A perfectly calibrated model would show {ece.floor:.2%} here, by chance alone."
-    )
-    return f"ECE {ece.value:.2%} ({percent(scores.level)} interval {ece.low:.2%} to {ece.high:.2%}).{floor}"
-
-
 def selective_sentence(scores: Scores, *, risk: float) -> str:
     """The threshold for a chosen risk."""
     score = scores.misclassification.score

@@ -7,7 +7,7 @@ from dataclasses import replace
 from counterpoise.metrics.estimates import Estimate, Key
 from counterpoise.metrics.scores import GroupScores, Scores
 from counterpoise.metrics.slices import against_whole, worst_slices
-from counterpoise.report.data import is_slice, slice_name
+from counterpoise.report.data import NOT_STATED, is_slice, slice_name
 from counterpoise.report.numbers import metric_title, number, value_and_interval
 from counterpoise.report.tables import Cell, Table
 
@@ -51,7 +51,7 @@ def crossed_tables(scores: Scores) -> list[Table]:
     values: dict[str, list[str]] = {}
     for group in groups:
         for name, value in group.columns.items():
-            values.setdefault(name, []).append(value)
+            values.setdefault(name, []).append(_stated(value))
     distinct = {name: sorted(set(each)) for name, each in values.items()}
     crossed = len(distinct) == 2 and all(set(group.columns) == set(distinct) for group in groups)
     if not crossed or not all(2 <= len(each) <= _MOST_CROSSED for each in distinct.values()):
@@ -60,7 +60,8 @@ def crossed_tables(scores: Scores) -> list[Table]:
     found = []
     for key in _CROSSED:
         shaded = _shaded(scores, groups, key, intervals=False)
-        cells = {(group.columns[down], group.columns[across]): cell for group, cell in zip(groups, shaded, strict=True)}
+        places = [(_stated(group.columns[down]), _stated(group.columns[across])) for group in groups]
+        cells = dict(zip(places, shaded, strict=True))
         rows = tuple(
             (Cell(first), *(cells.get((first, second), Cell("")) for second in distinct[across]))
             for first in distinct[down]
@@ -68,6 +69,10 @@ def crossed_tables(scores: Scores) -> list[Table]:
         title = f"{metric_title(scores.info_of(key))}, by {down} and {across}"
         found.append(Table(title, (down, *(f"{across} {second}" for second in distinct[across])), rows))
     return found
+
+
+def _stated(value: str | None) -> str:
+    return NOT_STATED if value is None else value
 
 
 def slice_sentence(scores: Scores) -> str:

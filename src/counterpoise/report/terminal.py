@@ -23,8 +23,7 @@ LEAST_COLUMNS = 60
 
 OUTSIDE = "†"
 _BIASED = (
-    f"{OUTSIDE} a plug-in value, too large on average; the interval is for the value without that bias, and so leaves "
-    "it out"
+    f"{OUTSIDE} a plug-in value, which is biased; the interval is for the value without that bias, and so leaves it out"
 )
 
 

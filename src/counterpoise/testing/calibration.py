@@ -4,6 +4,7 @@ from typing import Any
 
 from counterpoise.metrics.gate import Requirement, decide, interval_level
 from counterpoise.metrics.in_memory import ModelPredictions, compare
+from counterpoise.report.decisions import more_samples
 
 
 def assert_calibrated(
@@ -36,6 +37,6 @@ def assert_calibrated(
     wrong = [each for each in decide(evaluation, requirements, level=level).verdicts if each.outcome not in allowed]
     assert not wrong, "; ".join(
         f"{each.requirement} is {each.outcome}: {each.estimate}"
-        + (f", {each.more_samples:,} more samples would decide" if each.more_samples else "")
+        + (f", {more_samples(each)} would decide" if each.more_samples else "")
         for each in wrong
     )

@@ -39,7 +39,7 @@ class RunData:
     Attributes:
         training: makes the loader of one rank from `seed`, `rank` and `world`; the seed decides order and augmentation.
         example: one or more of the images, which tell the shape, classes and normalisation of all.
-        load_validation: reads the held-out images, once.
+        load_validation: reads the validation images, once.
         validation_rows: their row numbers in the training split, or None where they are not a part of it.
         class_weights: of the training loss, float32 `[K]`; None where all samples weigh alike.
         test: the test images.
@@ -60,7 +60,7 @@ class RunData:
 
     @property
     def validation(self) -> Images:
-        """Held-out images."""
+        """Validation images."""
         return self.load_validation()
 
     @property

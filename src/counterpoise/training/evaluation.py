@@ -158,7 +158,7 @@ def validation_samples(run: RunFolder) -> tuple[Tensor, Tensor, NDArray[Any]]:
 
 
 def validation_metrics(run: RunFolder) -> dict[str, float]:
-    """What the trained model's predictions for the held-out images are worth."""
+    """What the trained model's predictions for the validation images are worth."""
     table = read_predictions(prediction_file(run, "validation"))
     batch = checked_rows(table, clean_rows(table), labelled=True, first_row=0)
     streams = measuring_streams()

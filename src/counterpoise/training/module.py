@@ -204,7 +204,7 @@ class ObjectiveModule(L.LightningModule):
             stream.update(logits=logits, labels=labels)
 
     def on_validation_epoch_end(self) -> None:
-        """Measures of all ranks' images."""
+        """Metrics of all ranks' images."""
         self.validation = measured(stream.sync() if world_size() > 1 else stream for stream in self._streams)
         if self.trainer.loggers:
             self.log_dict({f"validation/{name}": value for name, value in self.validation.items()}, rank_zero_only=True)
@@ -239,7 +239,7 @@ class RunDataModule(L.LightningDataModule):
         return self.training
 
     def val_dataloader(self) -> "LateLoader":
-        """The held-out images as they are; no rank sees one twice."""
+        """The validation images as they are; no rank sees one twice."""
         assert self.trainer is not None
         place, device = place_in(self.trainer), self.trainer.strategy.root_device
         if not place.has_primary:

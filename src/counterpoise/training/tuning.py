@@ -98,7 +98,7 @@ def _attempt(
 
 
 def _metrics(recipe: Recipe, run: RunFolder, *, data: RunData, models: ModelFactory | None) -> dict[str, float]:
-    """Train, or train on, and metric what the trained model says about the validation images."""
+    """Train, or train on, and measure what the trained model says about the validation images."""
     if run.config.exists() and not prediction_file(run, "validation").exists():
         resume(run.path, data=data, models=models)
     elif not run.config.exists():

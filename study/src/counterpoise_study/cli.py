@@ -35,8 +35,8 @@ class Asked:
     studies: StudyNames
     """Studies, or `all`; `counterpoise-study studies` lists them."""
     scale: ScaleName
-    """As published (paper), for two CPU cores and days (reduced), or seconds that show that it runs (smoke); the study
-    finetune has a scale of its own."""
+    """As published (paper), for two CPU cores and days (reduced), or seconds that show that it runs (smoke);
+    the studies finetune and cost have scales of their own."""
     seeds: int = 3
     """Runs of every method, with seeds 0, 1, ...; hyper-parameters are chosen at seed 0, or the scale's own seeds."""
     only: tuple[str, ...] = ()

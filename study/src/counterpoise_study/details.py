@@ -29,8 +29,8 @@ def setup_table(gathered: StudyResults) -> Linked:
     heads = ("", "hyper-parameters", "temperature", "training cost, CE = 1", "inference cost, CE = 1")
     note = (
         "Cost: counted operations for an image through all networks that train, forward and backward, and through what "
-        "ships, forward; as a multiple of cross-entropy with the same primary. Temperature: fitted on the held-out "
-        "images, mean ± standard deviation over seeds."
+        "ships, forward; as a multiple of cross-entropy with the same primary. Temperature: fitted on the "
+        "validation images, mean ± standard deviation over seeds."
     )
     return Linked("How the results were obtained", heads, tuple(rows), note)
 

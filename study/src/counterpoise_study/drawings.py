@@ -58,7 +58,7 @@ def _drawing(gathered: StudyResults, group: Group, name: str) -> Drawing | None:
         )
     if layout == "sweep":
         trials = [trial for choice in gathered.choices for trial in choice.trials]
-        return Drawing(name, f"Measures against alpha: {title}", partial(figures.sweep, group, trials))
+        return Drawing(name, f"Metrics against alpha: {title}", partial(figures.sweep, group, trials))
     if layout == "severity":
         return Drawing(
             name,
@@ -73,7 +73,7 @@ def _drawing(gathered: StudyResults, group: Group, name: str) -> Drawing | None:
             partial(figures.trade_off, group),
         )
     if layout == "bars":
-        return Drawing(name, f"Measures as bars: {title}", partial(figures.bars, group))
+        return Drawing(name, f"Metrics as bars: {title}", partial(figures.bars, group))
     if layout in _DOTTED and len(group.rows) > _FEW:
         return Drawing(
             name,

@@ -1,4 +1,4 @@
-"""Three scales of the same studies: as published, for two CPU cores and days, and for seconds; and one of its own."""
+"""Scales of studies: as published, for two CPU cores and days, for seconds; and two that one study alone has."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -20,8 +20,8 @@ READING: Mapping[Layout, str] = {
         "of wrong predictions that is accepted where 95% of the right ones are."
     ),
     "ood": (
-        "Confidence should be high for images of the data set, and low for foreign ones; near: foreign images that are "
-        "like the data, far: images that are not."
+        "Confidence should be high for images of the data set, and low for OOD images; near: those that are like "
+        "the data, far: those that are not."
     ),
     "variants": "Rows differ in what their names say, and in nothing else; the primary that ships is the same.",
     "trade-off": (

@@ -85,7 +85,7 @@ STUDIES: dict[str, Study] = {
         tables=("misclassification",),
     ),
     "ood": Study(
-        "Telling known from foreign images", ALL_METHODS, lambda s: s.detection, "ood", DETECTION, tables=("ood",)
+        "Telling known from OOD images", ALL_METHODS, lambda s: s.detection, "ood", DETECTION, tables=("ood",)
     ),
     "auxiliary-backbone": Study(
         "MTE-1 with other auxiliaries", ("mte1",), lambda s: s.auxiliaries, "variants",
