@@ -1,8 +1,12 @@
 """Paired differences: right on average, no wider than they need be, and blind to the order of files."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import counterpoise
 from counterpoise.functional.detection import RankCounts, interpolated_fpr_at_tpr
@@ -10,6 +14,7 @@ from counterpoise.functional.paired import jackknife_error, jackknife_quantile
 from counterpoise.metrics import KEY_INFO, ScoreOptions, ScoreState
 from counterpoise.metrics.comparison import Comparison, Difference, compare
 from counterpoise.metrics.estimates import Estimate, Key
+from counterpoise.metrics.keys import sample_keys
 from counterpoise.metrics.options import JACKKNIFE_GROUPS
 from counterpoise.predictions import (
     AmbiguousInputError,
@@ -19,6 +24,7 @@ from counterpoise.predictions import (
     write_predictions,
 )
 from counterpoise.scoring import score_files
+from counterpoise.scoring.ids import RepeatedKeys
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -198,10 +204,11 @@ def test_samples_of_another_kind_are_others(tmp_path, column):
     assert score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"]).comparison is None
 
 
-def test_classes_in_another_order_are_compared_by_name(tmp_path):
+@pytest.mark.parametrize("written", [str, str.upper])
+def test_classes_in_another_order_are_compared_by_name(tmp_path, written):
     labels, first, second = two_models(300, 6)
     names, order = ("ant", "bee", "cat", "dog", "eel"), [3, 0, 4, 1, 2]
-    turned = Header(class_names=tuple(names[place] for place in order))
+    turned = Header(class_names=tuple(written(names[place]) for place in order))
     places = torch.tensor([order.index(place) for place in range(K)])
     straight = Predictions.of(logits=first, labels=labels, header=Header(class_names=names))
     write_predictions(tmp_path / "a.parquet", straight)
@@ -255,8 +262,35 @@ def test_other_samples_are_not_compared(tmp_path, change):
     write_predictions(tmp_path / "b.parquet", table)
     evaluation = score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"])
     assert evaluation.comparison is None
-    assert any("not compared" in notice for notice in evaluation.notices)
+    (notice,) = [notice for notice in evaluation.notices if "not compared" in notice]
+    alike = int((labels[1:] == labels[:-1]).sum()) if change == "other ids" else 299
+    assert f" {alike} of 300 are alike" in notice
+    assert "nearly all ids are, so labels differ" in notice
     assert [model.source.name for model in evaluation.models] == ["a", "b"]
+
+
+def test_the_same_numbers_as_text_are_the_same_ids(tmp_path):
+    labels, first, second = two_models(300, 6)
+    for name, logits, ids in (("a", first, np.arange(300)), ("b", second, np.arange(300).astype(str))):
+        write_predictions(tmp_path / f"{name}.parquet", Predictions.of(logits=logits, labels=labels, ids=ids))
+    assert score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"]).comparison is not None
+
+
+@given(st.text(), st.text())
+def test_texts_that_differ_have_keys_that_differ(one, other):
+    assert (sample_keys([one])[0] == sample_keys([other])[0]) == (one == other)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 3000), st.integers(1, 3000))
+def test_likeness_is_the_share_of_ids_in_common(start, count):
+    sets = [RepeatedKeys(Path()) for _ in range(2)]
+    numbers = [range(3000), range(start, start + count)]
+    for each, own in zip(sets, numbers, strict=True):
+        for part in np.array_split(np.array(own, np.uint64), 7):
+            each.add(part)
+    common, together = (len(set(numbers[0]) & set(numbers[1])), len(set(numbers[0]) | set(numbers[1])))
+    assert sets[0].likeness(sets[1]) == pytest.approx(common / together, abs=0.07)
 
 
 def test_the_same_file_twice_gets_two_names(tmp_path):

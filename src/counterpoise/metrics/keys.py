@@ -16,10 +16,10 @@ _GROUP_SALT, _PRIORITY_SALT = 0, 1
 
 
 def sample_keys(ids: Any) -> Keys:
-    """64 bits for each id: an integer itself, a digest of a text.
+    """64 bits for each id: an integer itself, also where it is written as text, and a digest of other text.
 
-    >>> sample_keys([3, 4])
-    array([3, 4], dtype=uint64)
+    >>> sample_keys([3, 4]), sample_keys(["3", "4"])
+    (array([3, 4], dtype=uint64), array([3, 4], dtype=uint64))
     >>> sample_keys(["a", "b"]).tolist() == sample_keys(np.array(["a", "b"], object)).tolist()
     True
     """
@@ -28,13 +28,19 @@ def sample_keys(ids: Any) -> Keys:
         texts = array.tolist()
         if wrong := next((each for each in texts if not isinstance(each, str)), None):
             raise ValueError(f"ids must be all integers or all text, got {wrong!r:.80}")
-        digests = (blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
-        return np.frombuffer(b"".join(digests), np.dtype("<u8")).astype(np.uint64, copy=False)
+        return np.frombuffer(b"".join(map(_of_text, texts)), np.dtype("<u8")).astype(np.uint64, copy=False)
     numbers = as_tensor(array, "ids")
     if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool or numbers.ndim != 1:
         raise ValueError(f"ids must be integers or text, one a sample, got {list(numbers.shape)} of {numbers.dtype}")
     keys: Keys = numbers.cpu().long().numpy().astype(np.uint64)
     return keys
+
+
+def _of_text(text: str) -> bytes:
+    # Another program may have kept the same numbers as text; "007" is no number that anybody kept so.
+    if text.isdecimal() and text.isascii() and len(text) < 19 and (text[0] != "0" or text == "0"):
+        return int(text).to_bytes(8, "little")
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def mixed(keys: NDArray[Any], *, salt: int) -> Keys:

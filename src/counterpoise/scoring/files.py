@@ -292,7 +292,7 @@ class _Pairing:
     ) -> tuple[Comparison | None, list[str]]:
         """The comparison, and what to say of it; None where the samples are not the same."""
         same = {part: join.finish() for part, join in self._joins.items()}
-        if not asked and not any(join.joined for join in self._joins.values()):
+        if not asked and not any(join.matched for join in self._joins.values()):
             several = " and ".join(model.own.name for model in models[:2]) + (", ..." if len(models) > 2 else "")
             choices = [
                 ({"read_as": "shards"}, "they are parts of one model's predictions"),
@@ -300,9 +300,13 @@ class _Pairing:
             ]
             raise AmbiguousInputError(f"{several} have no sample in common", choices)
         if not all(same.get(part, True) for part in (CLEAN, CORRUPTED)):
+            matched = sum(self._joins[part].matched for part in (CLEAN, CORRUPTED) if part in self._joins)
+            most = max(each.samples for each in scores)
+            alike = all(models[0].has_ids_of(each) for each in models[1:])
+            hint = "; nearly all ids are, so labels differ, or the order of classes (--class-names)" if alike else ""
             return None, [
-                "the files do not hold the same samples (ids, labels, and which are clean, corrupted or OOD), so the "
-                "models are not compared"
+                f"the files do not hold the same samples: {matched:,} of {most:,} are alike (id, label, and whether "
+                f"clean, corrupted or OOD), so the models are not compared{hint}"
             ]
         headlines = [model.state.headline for model in models if model.state is not None]
         unlike = {part.removeprefix(OOD_SET) for part, is_same in same.items() if not is_same}

@@ -1,15 +1,18 @@
-"""Whether an id occurs twice, in bounded memory."""
+"""Whether an id occurs twice, and whether two sets of ids are alike, in bounded memory."""
 
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.metrics.keys import Keys
+from counterpoise.metrics.keys import Keys, mixed
 from counterpoise.scoring.partitions import Partitions
 
 MOST_WAITING = 1 << 22
 """Keys that wait in memory: 32 MB."""
+
+_SKETCHED = 1024
+_SKETCH_SALT = 7
 
 
 class RepeatedKeys:
@@ -25,9 +28,11 @@ class RepeatedKeys:
         self._waiting: list[Keys] = []
         self._count = 0
         self._on_disk = False
+        self._smallest = np.zeros(0, np.uint64)
 
     def add(self, keys: Keys) -> None:
         """The next keys."""
+        self._smallest = _smallest(self._smallest, mixed(keys, salt=_SKETCH_SALT))
         self._waiting.append(keys)
         self._count += len(keys)
         if self._count > self._most:
@@ -40,6 +45,12 @@ class RepeatedKeys:
         self._write()
         return next((key for keys in self._partitions.drained() if (key := _repeated(keys)) is not None), None)
 
+    def likeness(self, other: "RepeatedKeys") -> float:
+        """About which share of the keys of both together is in both (Jaccard), by those whose hash is smallest."""
+        together = _smallest(self._smallest, other._smallest)
+        common = np.intersect1d(self._smallest, other._smallest)
+        return len(np.intersect1d(common, together)) / max(1, len(together))
+
     def _all(self) -> Keys:
         return np.concatenate([np.zeros(0, np.uint64), *self._waiting])
 
@@ -47,6 +58,10 @@ class RepeatedKeys:
         keys = self._all()
         self._partitions.append(keys, keys)
         self._on_disk, self._waiting, self._count = True, [], 0
+
+
+def _smallest(one: Keys, other: Keys) -> Keys:
+    return np.unique(np.concatenate([one, other]))[:_SKETCHED]
 
 
 def _repeated(keys: NDArray[np.uint64]) -> int | None:

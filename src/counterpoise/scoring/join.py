@@ -43,14 +43,14 @@ class Joined:
 
     columns: int
     sums: Tensor
-    joined: bool
+    matched: int
     left: tuple[tuple[int, Samples], ...]
 
     @classmethod
     def of(cls, join: "SampleJoin") -> "Joined":
         """What a join has found."""
         left = tuple(join.rest())
-        return cls(join.columns, join.sums, join.joined, left)
+        return cls(join.columns, join.sums, join.matched, left)
 
     def rest(self) -> Iterator[tuple[int, Samples]]:
         """The samples that were not found in all models."""
@@ -65,6 +65,9 @@ class SampleJoin:
         columns: Q, values of each sample.
         folder: an empty one for temporary files.
         most_waiting: samples of one model that are kept in memory.
+
+    Attributes:
+        matched: samples that were found in all models so far.
     """
 
     def __init__(self, models: int, columns: int, folder: Path, *, most_waiting: int = MOST_WAITING) -> None:
@@ -74,7 +77,8 @@ class SampleJoin:
         self.columns, self._most = columns, most_waiting
         self._record = np.dtype([("key", np.uint64), ("values", np.float64, (columns,))])
         self._partitions = [Partitions(folder / str(model), self._record) for model in range(models)]
-        self._on_disk = self._joined = False
+        self._on_disk = False
+        self.matched = 0
 
     def add(self, model: int, samples: Samples) -> None:
         """The next samples of a model."""
@@ -106,12 +110,7 @@ class SampleJoin:
             if len(samples.keys):
                 self.add(model, samples)
         self.sums += other.sums
-        self._joined = self._joined or other.joined
-
-    @property
-    def joined(self) -> bool:
-        """Whether any sample was found in all models."""
-        return self._joined
+        self.matched += other.matched
 
     def power_sums(self, pair: tuple[int, int], column: int) -> Tensor:
         """`power_sums` of the differences in a column, second model minus first."""
@@ -146,7 +145,7 @@ class SampleJoin:
         return [_without(samples, place) for samples, place in zip(ordered, places, strict=True)]
 
     def _accumulate(self, every: list[Samples]) -> None:
-        self._joined = self._joined or len(every[0].keys) > 0
+        self.matched += len(every[0].keys)
         for place, (first, second) in enumerate(self.pairs):
             with np.errstate(invalid="ignore"):  # two labels of probability 0
                 difference = torch.from_numpy(every[second].values - every[first].values)

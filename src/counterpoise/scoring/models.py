@@ -143,6 +143,11 @@ class Model:
                         places[own] = here
                     row += len(table)
 
+    def has_ids_of(self, other: "Model") -> bool:
+        """Whether nearly all ids of either are those of both, as far as there are ids."""
+        given = self.first.has_ids and other.first.has_ids
+        return given and self._ids[None].likeness(other._ids[None]) > 0.9
+
     def require_samples(self) -> None:
         """Refuse a model without a sample to score."""
         if self.state is None or not self.state.samples:
@@ -209,7 +214,11 @@ class Model:
 def label_indices(header: Header, first: Header) -> NDArray[np.int64] | None:
     """Indices into the classes of the first model, where another has the same ones in another order."""
     names, theirs = header.class_names, first.class_names
-    if names is None or theirs is None or names == theirs or set(names) != set(theirs):
+    if names is None or theirs is None or names == theirs:
+        return None
+    if set(names) != set(theirs):  # capitals tell classes of one model apart, and not those of two
+        names, theirs = (tuple(name.casefold() for name in each) for each in (names, theirs))
+    if set(names) != set(theirs) or len(set(theirs)) < len(theirs):
         return None
     return np.array([theirs.index(name) for name in names])
 
