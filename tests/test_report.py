@@ -277,6 +277,17 @@ def test_a_forest_plot_shows_each_difference_on_its_side(three):
     assert states == {"better", "worse", "undecided"}
 
 
+@pytest.mark.parametrize("labels", [3, 10, 100, 100_000])
+def test_sizes_of_sets_do_not_run_into_each_other(scores, labels):
+    tried = replace(scores.guarantees, sizes=[1] * (labels + 1))
+    figure = figures.set_sizes(replace(scores, guarantees=tried))
+    figure.draw_without_rendering()
+    ticks = figure.axes[0].get_xticklabels()
+    boxes = [tick.get_window_extent() for tick in ticks]
+    apart = all(one.x1 + 3 < other.x0 for one, other in zip(boxes, boxes[1:], strict=False))
+    assert apart or all(tick.get_rotation() > 0 for tick in ticks)
+
+
 def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone(tmp_path):
     code = (
         "import sys, warnings; warnings.simplefilter('error', UserWarning);"

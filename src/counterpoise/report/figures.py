@@ -54,6 +54,10 @@ OneOrMore = Scores | Sequence[Scores]
 _PANEL_INCHES = 4.4
 _FOREST_INCHES = 4.7
 _MOST_OF_TITLE = 32
+_TICK_CHARACTERS = 24
+"""Labels of an axis that are longer together are turned."""
+_LINE_OF_LEGEND = 0.08
+"""Of the height of a panel."""
 _FILL = 0.22
 _FORMATS = (".png", ".svg", ".pdf")
 _STATES: dict[str, tuple[str, float]] = {"better": (">", 2.6), "worse": ("<", 2.6), "undecided": ("o", 1.4)}
@@ -224,10 +228,13 @@ def set_sizes(scores: OneOrMore, *, looks: Sequence[Look] | None = None) -> Figu
                 places, list(shares.values()), width=0.94 * width, color=LIGHT.colour(look.place), alpha=_FILL,
                 label=legend_label(name_of(model)), gid="sizes",
             )  # fmt: skip
-        axes.set_xticks(range(len(shares)), list(shares))
+        crowded = sum(map(len, shares)) > _TICK_CHARACTERS
+        axes.set_xticks(range(len(shares)), list(shares), rotation=30 * crowded)
         axes.yaxis.set_major_formatter(percent_ticks())
         axes.grid(visible=False, axis="x")
         axes.set(xlabel="labels in the set", ylabel="share of samples")
+        if len(models) > 1:
+            axes.margins(y=_LINE_OF_LEGEND * (len(models) + 1))
         legend(axes, models, location="best")
         return figure
 
