@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -284,7 +285,7 @@ def test_sizes_of_sets_do_not_run_into_each_other(scores, labels):
     figure.draw_without_rendering()
     ticks = figure.axes[0].get_xticklabels()
     boxes = [tick.get_window_extent() for tick in ticks]
-    apart = all(one.x1 + 3 < other.x0 for one, other in zip(boxes, boxes[1:], strict=False))
+    apart = all(one.x1 + 3 < other.x0 for one, other in pairwise(boxes))
     assert apart or all(tick.get_rotation() > 0 for tick in ticks)
 
 
