@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.reporting import Check, finish, progress
+from counterpoise._choices import Every
 from counterpoise.monitoring import begin, show, update
 from counterpoise.monitoring.evidence import (
     LABELLED,
@@ -37,7 +38,6 @@ from counterpoise.monitoring.evidence import (
     log_products,
 )
 from counterpoise.monitoring.texts import as_json
-from counterpoise.monitoring.windows import Every
 
 LEVEL = 0.95
 CLASSES, CELLS = 10, 40

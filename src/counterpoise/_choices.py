@@ -1,5 +1,7 @@
 """Defaults, names and limits of options: here, because the command line checks them before torch is imported."""
 
+from typing import Literal, get_args
+
 DEFAULT_BINS = 15
 """As in the code of the methods that calibration papers compare."""
 
@@ -63,6 +65,10 @@ TRANSFORMS: tuple[str, ...] = (
     "RandomErasing",
 )
 """Of `torchvision.transforms.v2`, by its own names, but TrivialAugment, which is short for TrivialAugmentWide."""
+
+Every = Literal["hour", "day", "week"]
+"""Length of a window that a monitor counts predictions by."""
+EVERY: tuple[Every, ...] = get_args(Every)
 
 
 def require_score(score: str) -> None:

@@ -118,6 +118,7 @@ class HistogramBinning:
     tensor([0.7500, 0.2500])
     """
 
+    kind: ClassVar[str] = "histogram"
     bins: int = DEFAULT_BINS
     fitted: FittedHistogram | None = field(default=None, init=False, repr=False)
 
@@ -144,7 +145,7 @@ class HistogramBinning:
         """Write the values of the bins; `load_calibrator(path)` reads them."""
         fitted = required(self.fitted, self)
         tensors, settings = {"values": fitted.values}, {"bins": self.bins}
-        write_record(path, Record("histogram", fitted.classes, fitted.state, settings, {}, tensors))
+        write_record(path, Record(self.kind, fitted.classes, fitted.state, settings, {}, tensors))
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
@@ -164,6 +165,7 @@ class IsotonicRegression:
     log-probability -inf.
     """
 
+    kind: ClassVar[str] = "isotonic"
     fitted: FittedIsotonic | None = field(default=None, init=False, repr=False)
 
     @property
@@ -184,7 +186,7 @@ class IsotonicRegression:
         """Write the functions; `load_calibrator(path)` reads them."""
         fitted = required(self.fitted, self)
         tensors = {"thresholds": fitted.thresholds, "values": fitted.values}
-        write_record(path, Record("isotonic", fitted.classes, fitted.state, {}, {}, tensors))
+        write_record(path, Record(self.kind, fitted.classes, fitted.state, {}, {}, tensors))
 
     @classmethod
     def from_record(cls, record: Record) -> Self:

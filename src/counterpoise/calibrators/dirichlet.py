@@ -88,6 +88,7 @@ class DirichletCalibration:
     drawn with a fixed seed. Logits of -inf are refused.
     """
 
+    kind: ClassVar[str] = "dirichlet"
     off_diagonal_penalty: float | None = None
     intercept_penalty: float | None = None
     fitted: FittedDirichlet | None = field(default=None, init=False, repr=False)
@@ -136,7 +137,7 @@ class DirichletCalibration:
         settings = {"off_diagonal_penalty": self.off_diagonal_penalty, "intercept_penalty": self.intercept_penalty}
         results = {"off_diagonal": fitted.penalties.off_diagonal, "intercept": fitted.penalties.intercept}
         tensors = affine_tensors(fitted.map)
-        write_record(path, Record("dirichlet", fitted.classes, fitted.state, settings, results, tensors))
+        write_record(path, Record(self.kind, fitted.classes, fitted.state, settings, results, tensors))
 
     @classmethod
     def from_record(cls, record: Record) -> Self:

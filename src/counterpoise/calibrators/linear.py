@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -62,6 +62,7 @@ class VectorScaling:
             [0.5000, 0.5000]])
     """
 
+    kind: ClassVar[str] = "vector"
     fitted: FittedAffine | None = field(default=None, init=False, repr=False)
 
     @property
@@ -91,7 +92,7 @@ class VectorScaling:
     def save(self, path: str | Path) -> None:
         """Write `w` and `b`; `load_calibrator(path)` reads them."""
         fitted = required(self.fitted, self)
-        write_record(path, Record("vector", fitted.classes, fitted.state, {}, {}, affine_tensors(fitted.map)))
+        write_record(path, Record(self.kind, fitted.classes, fitted.state, {}, {}, affine_tensors(fitted.map)))
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
@@ -111,6 +112,7 @@ class MatrixScaling:
     `intercept_penalty` times the mean of `b_j^2`. Logits of -inf are refused.
     """
 
+    kind: ClassVar[str] = "matrix"
     off_diagonal_penalty: float = 0.0
     intercept_penalty: float = 0.0
     fitted: FittedAffine | None = field(default=None, init=False, repr=False)
@@ -149,7 +151,7 @@ class MatrixScaling:
         """Write `W` and `b`; `load_calibrator(path)` reads them."""
         fitted = required(self.fitted, self)
         settings = {"off_diagonal_penalty": self.off_diagonal_penalty, "intercept_penalty": self.intercept_penalty}
-        write_record(path, Record("matrix", fitted.classes, fitted.state, settings, {}, affine_tensors(fitted.map)))
+        write_record(path, Record(self.kind, fitted.classes, fitted.state, settings, {}, affine_tensors(fitted.map)))
 
     @classmethod
     def from_record(cls, record: Record) -> Self:

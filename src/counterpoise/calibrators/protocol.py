@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ class FitState(StrEnum):
 
 class Calibrator(Protocol):
     """A map of logits to calibrated log-probabilities, learned from samples that the model was not trained on."""
+
+    kind: ClassVar[str]
+    """What files call it."""
 
     @property
     def state(self) -> FitState:

@@ -9,14 +9,15 @@ from counterpoise.calibrators.protocol import Calibrator
 from counterpoise.calibrators.records import read_record
 from counterpoise.calibrators.temperature import TemperatureScaling
 
-CALIBRATORS: dict[str, type[Calibrator]] = {
-    "temperature": TemperatureScaling,
-    "vector": VectorScaling,
-    "matrix": MatrixScaling,
-    "dirichlet": DirichletCalibration,
-    "histogram": HistogramBinning,
-    "isotonic": IsotonicRegression,
-}
+_KINDS: tuple[type[Calibrator], ...] = (
+    TemperatureScaling,
+    VectorScaling,
+    MatrixScaling,
+    DirichletCalibration,
+    HistogramBinning,
+    IsotonicRegression,
+)
+CALIBRATORS = {each.kind: each for each in _KINDS}
 
 
 def load_calibrator(path: str | Path) -> Calibrator:

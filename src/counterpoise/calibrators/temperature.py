@@ -92,6 +92,7 @@ class TemperatureScaling:
     tensor([0.7500, 0.2500])
     """
 
+    kind: ClassVar[str] = "temperature"
     fitted: FittedTemperature | None = field(default=None, init=False, repr=False)
 
     @property
@@ -117,7 +118,7 @@ class TemperatureScaling:
         """Write T; `load_calibrator(path)` reads it."""
         fitted = required(self.fitted, self)
         tensors = {"temperature": torch.tensor(fitted.temperature, dtype=torch.float64)}
-        write_record(path, Record("temperature", fitted.classes, fitted.state, {}, {}, tensors))
+        write_record(path, Record(self.kind, fitted.classes, fitted.state, {}, {}, tensors))
 
     @classmethod
     def from_record(cls, record: Record) -> Self:

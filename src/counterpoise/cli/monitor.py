@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from counterpoise._choices import DEFAULT_LEVEL, require_level
+from counterpoise._choices import DEFAULT_LEVEL, Every, require_level
 from counterpoise._files import write_text
 from counterpoise._text import printable
 from counterpoise.cli.columns import ColumnArguments, Flag, Name
@@ -27,7 +27,6 @@ Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 Predictions = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PREDICTIONS")]
 Written = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
 Columns = Annotated[ColumnArguments, tyro.conf.arg(name="")]
-Every = Literal["hour", "day", "week"]
 
 
 @dataclass(frozen=True)

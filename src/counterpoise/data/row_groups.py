@@ -24,7 +24,7 @@ from counterpoise.data.rows import hub_files, hub_split, numbered_classes
 from counterpoise.data.sources import WHOLE, DataSource, stored_split
 from counterpoise.data.tars import TarRows
 
-_OPENED_TOGETHER = 16
+OPENED_TOGETHER = 16
 """Files whose footers are read at a time: most of it is waiting, where they are far away."""
 
 
@@ -181,7 +181,7 @@ def open_split(source: DataSource, split: str, *, domain: str | None = None, pro
 
     sizes, places, domains = [], [], []
     named: dict[tuple[str, ...], str] = {}
-    pool = ThreadPoolExecutor(_OPENED_TOGETHER)
+    pool = ThreadPoolExecutor(OPENED_TOGETHER)
     try:
         for name, (rows, place, classes, found) in zip(every[key], pool.map(footer, every[key]), strict=True):
             sizes.append(rows)

@@ -17,7 +17,7 @@ IGNORE_INDEX = -100
 """The label of a position that takes no part, as in `torch.nn.functional.cross_entropy`."""
 
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class LabelledBatch(NamedTuple):
@@ -42,7 +42,7 @@ def has_soft_labels(batch: LabelledBatch) -> bool:
 def upcast(logits: Tensor) -> Tensor:
     """Half precision to float32; float32 and float64 unchanged."""
     require_dense_tensor(logits, name="logits")
-    if logits.dtype not in _DTYPES:
+    if logits.dtype not in FLOATING:
         raise ValueError(
             "logits must be floating point, of 16, 32 or 64 bits (float16, bfloat16, float32, float64), "
             f"got {logits.dtype}; convert them with .float()"

@@ -28,12 +28,6 @@ def normalisation_of(model: nn.Module) -> Normalisation | None:
     return Normalisation(tuple(config["mean"]), tuple(config["std"]))
 
 
-def network_of(model: nn.Module) -> nn.Module:
-    """The network that a model is, or normalises images for."""
-    network = getattr(model, "network", model)
-    return network if isinstance(network, nn.Module) else model
-
-
 def require_same_images(models: Sequence[nn.Module], *, shape: Sequence[int]) -> None:
     """Refuse models that cannot learn from one batch, such as a primary and its auxiliaries.
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from counterpoise._choices import DEFAULT_LEVEL, require_level
+from counterpoise._choices import DEFAULT_LEVEL, EVERY, Every, require_level
 from counterpoise.monitoring.counts import StoredCounts
 from counterpoise.monitoring.reading import classes_of, counted, opened, pieces_of, time_column
 from counterpoise.monitoring.standing import Standing, judged, require_coarser
 from counterpoise.monitoring.store import Reference, create, read_reference, windows_of, write_piece
-from counterpoise.monitoring.windows import EVERY, Every, stamp_of, time_of, window_at_time
+from counterpoise.monitoring.windows import stamp_of, time_of, window_at_time
 from counterpoise.predictions import Columns, Location, PredictionFile, PredictionFileError
 from counterpoise.scoring.units import Progress
 

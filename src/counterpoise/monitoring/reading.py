@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from counterpoise._choices import Every
 from counterpoise._files import FilePath
 from counterpoise.monitoring.counts import Counts
-from counterpoise.monitoring.windows import TIMES, Every, microseconds_of, window_of
+from counterpoise.monitoring.windows import TIMES, microseconds_of, window_of
 from counterpoise.predictions import (
     MISSING_LABEL,
     AmbiguousInputError,

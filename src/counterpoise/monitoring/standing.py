@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from counterpoise._choices import EVERY, Every
 from counterpoise.functional.intervals import DEFAULT_LEVEL, mean_interval, normal_quantile, wilson_interval
 from counterpoise.monitoring.counts import Counts, cell_values
 from counterpoise.monitoring.evidence import (
@@ -24,7 +25,7 @@ from counterpoise.monitoring.evidence import (
     question,
 )
 from counterpoise.monitoring.store import Reference
-from counterpoise.monitoring.windows import EVERY, Every, coarser, shown_start
+from counterpoise.monitoring.windows import coarser, shown_start
 
 Outcome = Literal["fine", "alarm", "nothing"]
 _BINS = 20

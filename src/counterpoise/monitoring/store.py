@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from counterpoise._choices import require_level
+from counterpoise._choices import Every, require_level
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import write_text
 from counterpoise.monitoring.counts import CELLS, Counts, StoredCounts
 from counterpoise.monitoring.reading import Piece
-from counterpoise.monitoring.windows import STAMP, Every, shown_start, stamp_of, window_at
+from counterpoise.monitoring.windows import STAMP, shown_start, stamp_of, window_at
 from counterpoise.scoring.units import Progress
 
 REFERENCE, WINDOWS = "reference.json", "windows"

@@ -4,13 +4,11 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-Every = Literal["hour", "day", "week"]
-EVERY: tuple[Every, ...] = get_args(Every)
+from counterpoise._choices import Every
 
 STAMP = r"[0-9]{8}T[0-9]{2}"
 """The start of a window in the name of a file: day and hour."""

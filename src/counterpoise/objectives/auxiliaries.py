@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils import _pytree
 
 from counterpoise.objectives.kept import KeptPredictions, require_ids
-from counterpoise.objectives.models import call_for_logits, require_model
+from counterpoise.objectives.models import call_for_logits, network_in, require_model
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,6 @@ def features_of(auxiliary: nn.Module) -> Mapping[str, bool]:
 def needs_ids(auxiliary: nn.Module) -> bool:
     """Whether an auxiliary must be told which samples a batch has."""
     return any(getattr(module, "needs_ids", False) for module in auxiliary.modules())
-
-
-def network_in(auxiliary: nn.Module) -> nn.Module:
-    """The network that an auxiliary is, or has inside."""
-    network = getattr(auxiliary, "network", auxiliary)
-    return network if isinstance(network, nn.Module) else auxiliary
 
 
 class Seldom(nn.Module):

@@ -66,3 +66,9 @@ def parameter_group(name: str, models: Iterable[nn.Module], *, lr: float, schedu
     """One optimizer group with every parameter of the models, frozen ones included, each once."""
     parameters = [parameter for model in models for parameter in model.parameters()]
     return {"name": name, "params": parameters, "lr": lr, "scheduled": scheduled}
+
+
+def network_in(model: nn.Module) -> nn.Module:
+    """The network that a model is, or has inside: that it normalises images for, or trains more cheaply."""
+    network = getattr(model, "network", model)
+    return network if isinstance(network, nn.Module) else model

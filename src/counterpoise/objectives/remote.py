@@ -14,14 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from counterpoise.functional.reduction import IGNORE_INDEX, labels_and_weight
+from counterpoise.functional.reduction import FLOATING, IGNORE_INDEX, labels_and_weight
 from counterpoise.functional.transport import auxiliary_loss
 from counterpoise.objectives.auxiliaries import Step
 from counterpoise.objectives.models import call_for_logits, copied, parameter_group, require_model
 from counterpoise.objectives.output import ObjectiveOutput
 from counterpoise.objectives.supervised import evaluation_output
-
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def shared_rows(rank: int, world: int, *, peer: int, peers: int) -> slice | None:
@@ -82,7 +80,7 @@ class Link:
     def _agree(self, logits: Tensor, rows: int) -> None:
         """Once, before the first logits: rows that do not fit would be an error of the transport, or no error."""
         row = logits.shape[1:].numel()
-        told = torch.tensor([[rows, row, _DTYPES.index(logits.dtype)]], device=logits.device)
+        told = torch.tensor([[rows, row, FLOATING.index(logits.dtype)]], device=logits.device)
         heard = [torch.empty_like(told) for _ in self._peers]
         self._send([(peer, told, answer) for peer, answer in enumerate(heard)])
         for answer in heard:
@@ -90,7 +88,7 @@ class Link:
                 their_rows, their_row, code = answer[0].tolist()
                 raise ValueError(
                     f"primary and auxiliary must give logits of the same batch: this side has {rows} rows of {row} "
-                    f"values in {logits.dtype}, the other {their_rows} of {their_row} in {_DTYPES[code]}"
+                    f"values in {logits.dtype}, the other {their_rows} of {their_row} in {FLOATING[code]}"
                 )
         self._agreed = True
 

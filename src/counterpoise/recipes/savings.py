@@ -64,12 +64,12 @@ def with_savings(models: "Sequence[nn.Module]", options: SavingOptions) -> "list
 
 def _saving(auxiliary: "nn.Module", primary: "nn.Module", options: SavingOptions) -> "nn.Module":
     from counterpoise import objectives as kinds
-    from counterpoise.models.pairs import network_of
+    from counterpoise.objectives.models import network_in
 
     if options.average is not None:
         return kinds.MovingAverage(primary, decay=options.average)
     if options.trunk is not None:
-        network = network_of(auxiliary)  # the primary's trunk has normalised the images
+        network = network_in(auxiliary)  # the primary's trunk has normalised the images
         after = kinds.halfway(network) if options.trunk == HALF else options.trunk
         auxiliary = kinds.SharedTrunk(network, after=after)
     if options.scale < 1:

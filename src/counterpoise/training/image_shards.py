@@ -14,13 +14,11 @@ import numpy as np
 from counterpoise._addresses import as_path
 from counterpoise._files import FilePath
 from counterpoise.data.chunks import Chunk
-from counterpoise.data.row_groups import FileRows, open_rows
+from counterpoise.data.row_groups import OPENED_TOGETHER, FileRows, open_rows
 from counterpoise.data.rows import read_rows
 from counterpoise.data.sources import WHOLE, DataSource, resolve, stored_split
 
 _IN_FILES = ("parquet", "webdataset")
-_OPENED_TOGETHER = 16
-"""Files whose footers are read at a time: most of it is waiting, where they are far away."""
 _PIECE = 1 << 23
 
 
@@ -87,7 +85,7 @@ def image_shards(data: str | Path, split: str | None, *, root: Path | None = Non
     stored = stored_split(source, chosen, None)
     if source.kind not in _IN_FILES:
         return [ImageShard(source, chosen, Path(source.location))]
-    pool = ThreadPoolExecutor(_OPENED_TOGETHER)
+    pool = ThreadPoolExecutor(OPENED_TOGETHER)
     alone = replace(source, files={})  # a shard is sent to others, and need not know of thousands
     try:
         shards = list(pool.map(lambda name: _sized(alone, chosen, name), source.files[stored]))

@@ -8,9 +8,9 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from counterpoise._extras import require
-from counterpoise.models.pairs import network_of
 from counterpoise.models.weights import head_of
 from counterpoise.objectives import Objective
+from counterpoise.objectives.models import network_in
 from counterpoise.recipes.config import OptimizerOptions
 
 Group = dict[str, Any]
@@ -64,7 +64,7 @@ def parameter_groups(objective: Objective, options: OptimizerOptions) -> list[Gr
 
 def trunk_parameters(model: nn.Module) -> list[nn.Parameter]:
     """All parameters of a network but those of its head."""
-    network = network_of(model)
+    network = network_in(model)
     head = {id(parameter) for parameter in network.get_submodule(head_of(network)).parameters()}
     return [parameter for parameter in model.parameters() if id(parameter) not in head]
 
@@ -91,7 +91,7 @@ def _divided(group: Group, objective: Objective, options: OptimizerOptions) -> l
 
 
 def _parts(model: nn.Module, options: OptimizerOptions) -> list[Group]:
-    network = network_of(model)
+    network = network_in(model)
     named = getattr(network, "no_weight_decay", None)
     kept = list(named()) if callable(named) and not options.decay_norms else []
     if options.layer_decay == 1.0:
