@@ -39,7 +39,7 @@ def a_table(rows: int = 6, *, seed: int = 0, members: int | None = None, header:
 
 def difference(one: Predictions, other: Predictions) -> str | None:
     """The first field in which two tables differ; values bit by bit, so that NaN equals itself."""
-    for field in fields(Predictions):
+    for field in (each for each in fields(Predictions) if each.compare):
         a, b = getattr(one, field.name), getattr(other, field.name)
         if isinstance(a, Category) and isinstance(b, Category):
             same = a.texts() == b.texts()

@@ -31,8 +31,8 @@ from counterpoise.predictions import Predictions, find_shards, write_predictions
 from counterpoise.predictions.shards import write_manifest
 from counterpoise.training.checkpoints import Entry, Manifest, read_manifest, read_state
 from counterpoise.training.checkpoints import write_manifest as write_checkpoints
-from counterpoise.training.data import keep_split
 from counterpoise.training.parts import read_parts
+from counterpoise.training.splits import require_same_split
 from runs import small_data, small_recipe
 
 GOLDEN = Path(__file__).parent / "golden" / "documents"
@@ -299,4 +299,4 @@ def test_a_split_is_compared_and_not_used(tmp_path, text):
     recipe = small_recipe()
     (tmp_path / "split.json").write_text(text)
     with pytest.raises(ValueError, match=r"split\.json (is damaged|holds other images)"):
-        keep_split(tmp_path / "split.json", small_data(recipe))
+        require_same_split(tmp_path / "split.json", small_data(recipe).held_out)

@@ -307,3 +307,5 @@ def test_the_contract_has_an_ignore_index_of_ones_own():
 
     with pytest.raises(AssertionError, match="another `ignore_index` are not left out: there is a label 12"):
         check_loss(forgetful)
+    with pytest.raises(AssertionError, match=r"does not take \[3, 4, K\] logits: Expected target size"):
+        check_loss(torch.nn.functional.cross_entropy)

@@ -3,6 +3,8 @@
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -40,4 +42,14 @@ def _end_with_parent(_: int) -> None:
             multiprocessing.connection.wait([parent.sentinel])
             os._exit(1)
 
+    # A signal to the whole process group is for the reader to obey: it may need batches to finish its step.
+    if sys.platform == "linux" and parent is not None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_when_told_by, args=(parent.pid,), daemon=True).start()
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _end_when_told_by(reader: int | None) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != reader:
+        pass
+    os._exit(1)

@@ -224,7 +224,7 @@ class Scores(Mapping[str, Estimate]):
         raise KeyError(f"no metric {key!r}; there are {', '.join(self)}")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.estimates | self.misclassification.estimates)
+        return map(str, self.estimates | self.misclassification.estimates)
 
     def __len__(self) -> int:
         return len(self.estimates | self.misclassification.estimates)

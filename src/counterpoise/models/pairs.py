@@ -28,7 +28,7 @@ def normalisation_of(model: nn.Module) -> Normalisation | None:
     return Normalisation(tuple(config["mean"]), tuple(config["std"]))
 
 
-def require_same_images(models: Sequence[nn.Module], *, shape: Sequence[int]) -> None:
+def require_same_images(models: Sequence[nn.Module], *, shape: Sequence[int], classes: int | None = None) -> None:
     """Refuse models that cannot learn from one batch, such as a primary and its auxiliaries.
 
     Differing normalisation is refused: images that are right for one model would be shifted and scaled for the other,
@@ -38,6 +38,7 @@ def require_same_images(models: Sequence[nn.Module], *, shape: Sequence[int]) ->
     Args:
         models: all that get the batch.
         shape: of an image: channels, height, width.
+        classes: how many outputs each must have, where it is known.
 
     >>> require_same_images([nn.Conv2d(3, 8, 3), nn.Flatten()], shape=(3, 32, 32))
     >>> require_same_images([nn.Conv2d(3, 8, 3), nn.Linear(64, 8)], shape=(3, 32, 32))  # doctest: +ELLIPSIS
@@ -48,13 +49,16 @@ def require_same_images(models: Sequence[nn.Module], *, shape: Sequence[int]) ->
     _require_one_normalisation(models)
     for index, model in enumerate(models):
         try:
-            _run_on_zeros(model, shape)
+            output = _run_on_zeros(model, shape)
         except _REFUSALS as error:
             size = "x".join(str(length) for length in shape)
             raise ValueError(
                 f"{_name(index, model)} cannot take images of {size}: {str(error).rstrip('.')}; "
                 "resize the images, or build the model for this size (timm: img_size=, or dynamic_img_size=True)"
             ) from error
+        found = output.shape[-1] if isinstance(output, Tensor) and output.ndim else classes
+        if classes is not None and found != classes:
+            raise ValueError(f"{_name(index, model)} has {found} outputs, and there are {classes} classes")
 
 
 class Renormalised(nn.Module):
@@ -107,13 +111,13 @@ def _require_one_normalisation(models: Sequence[nn.Module]) -> None:
             )
 
 
-def _run_on_zeros(model: nn.Module, shape: Sequence[int]) -> None:
+def _run_on_zeros(model: nn.Module, shape: Sequence[int]) -> Any:
     parameter = next(model.parameters(), torch.zeros(()))
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         with torch.no_grad():
-            model(torch.zeros(1, *shape, dtype=parameter.dtype, device=parameter.device))
+            return model(torch.zeros(1, *shape, dtype=parameter.dtype, device=parameter.device))
     finally:
         for module, mode in modes.items():
             module.training = mode

@@ -144,7 +144,8 @@ def _tensors(backbone: Backbone, *, channels: int) -> tuple[str, Mapping[str, Te
         raise ValueError(
             f"the pretrained weights of {backbone.name} could not be had: {first}. They come from {library} once, "
             "and from its cache from then on (HF_HOME, TORCH_HOME; HF_HUB_OFFLINE=1 uses the cache alone); or give a "
-            "file: --primary.weights FILE.safetensors"
+            "file, --primary.weights FILE.safetensors, or begin at random, --primary.weights random; those of the "
+            "auxiliary have --auxiliary.weights"
         ) from error
 
 

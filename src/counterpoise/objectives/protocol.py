@@ -61,7 +61,7 @@ def is_objective(module: object) -> bool:
     return all(hasattr(module, name) for name in _MEMBERS)
 
 
-def told_ids(objective: object, ids: Tensor) -> dict[str, Tensor]:
+def told_ids(objective: object, ids: Tensor | None) -> dict[str, Tensor | None]:
     """What a call of an objective says of the samples: their ids where it needs them, else nothing."""
     return {"ids": ids} if getattr(objective, "needs_ids", False) else {}
 

@@ -70,6 +70,7 @@ def predictions_of(batch: pa.RecordBatch, *, layout: Layout, header: Header, fir
         in_distribution=None if inside is None else _flags(inside, first_row),
         groups={name: _category(_as_text(columns[name]), name) for name in layout.by},
         header=header,
+        numbered=False,
     )
 
 

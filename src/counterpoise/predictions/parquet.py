@@ -75,7 +75,7 @@ class PredictionWriter:
         return self
 
     def append(self, predictions: Predictions) -> None:
-        """Add rows; every table has the columns, classes and header of the first."""
+        """Add rows; every table has the columns, classes and header of the first. Without ids, rows are numbered on."""
         if self._temporary is None:
             raise ValueError(f"{self.path}: append inside the writer's with block")
         shape = Shape.of(predictions)
@@ -88,11 +88,15 @@ class PredictionWriter:
                 write_page_checksum=True,
             )
             self._stack.callback(self._sink.close)
-            self._shape, self._header = shape, predictions.header
+            self._shape, self._header, self._numbered = shape, predictions.header, predictions.numbered
         if shape != self._shape:
             raise ValueError(f"{self.path}: the table has {shape}, the first one had {self._shape}")
         if predictions.header != self._header:
             raise ValueError(f"{self.path}: the table has {predictions.header}, the first one had {self._header}")
+        if predictions.numbered != self._numbered:
+            raise ValueError(f"{self.path}: some tables have ids and some have none; give ids= for all, or for none")
+        if predictions.numbered:
+            predictions = replace(predictions, ids=predictions.ids + self._rows)
         most = most_rows(shape.width)
         if self._rows + len(predictions) > most:
             raise ValueError(

@@ -126,6 +126,7 @@ class Predictions:
         in_distribution: `[n]` boolean, False for OOD samples.
         groups: other columns that samples are grouped by; own files do not hold them.
         header: where the predictions come from.
+        numbered: whether ids are but the numbers of the rows.
     """
 
     kind: Kind
@@ -140,6 +141,7 @@ class Predictions:
     in_distribution: NDArray[np.bool_] | None = None
     groups: Mapping[str, Category] = field(default_factory=dict)
     header: Header = field(default_factory=Header)
+    numbered: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -245,6 +247,7 @@ class Predictions:
             if in_distribution is None
             else _spread(_flags(in_distribution, "in_distribution"), rows),
             header=header or Header(),
+            numbered=ids is None,
         )
 
     def __len__(self) -> int:
@@ -276,18 +279,21 @@ class Predictions:
 
     def rows(self, start: int, stop: int) -> "Predictions":
         """The rows from `start` to `stop`."""
-        names = [column.name for column in fields(self) if column.name not in ("kind", "header")]
-        parts = {name: _taken(getattr(self, name), slice(start, stop)) for name in names}
-        return replace(self, **parts)
+        return self._of(slice(start, stop))
 
     def take(self, rows: NDArray[np.bool_]) -> "Predictions":
         """The rows where the mask is True."""
-        names = [column.name for column in fields(self) if column.name not in ("kind", "header")]
-        return replace(self, **{name: _taken(getattr(self, name), rows) for name in names})
+        return self._of(rows)
+
+    def _of(self, rows: slice | NDArray[np.bool_]) -> "Predictions":
+        return replace(self, numbered=False, **{name: _taken(getattr(self, name), rows) for name in _COLUMNS})
 
     def astype(self, dtype: str) -> "Predictions":
         """The same with values of another precision; float16 halves a file (docs: "Predictions" says what it costs)."""
         return replace(self, values=self.values.astype(dtype))
+
+
+_COLUMNS = tuple(each.name for each in fields(Predictions) if each.name not in ("kind", "header", "numbered"))
 
 
 def _taken(column: Any, rows: Any) -> Any:
@@ -356,7 +362,7 @@ def concatenated(parts: Sequence[Predictions]) -> Predictions:
     if len(parts) == 1:
         return first
     columns: dict[str, Any] = {}
-    for name in (column.name for column in fields(Predictions) if column.name not in ("kind", "header")):
+    for name in _COLUMNS:
         values = [getattr(part, name) for part in parts]
         if any(value is None for value in values):
             columns[name] = None
@@ -367,7 +373,9 @@ def concatenated(parts: Sequence[Predictions]) -> Predictions:
             columns[name] = {own: _joined([each[own] for each in values]) for own in shared}
         else:
             columns[name] = np.concatenate(values)
-    return Predictions(kind=first.kind, header=first.header, **columns)
+    if numbered := all(part.numbered for part in parts):
+        columns["ids"] = np.arange(len(columns["ids"]), dtype=np.int64)
+    return Predictions(kind=first.kind, header=first.header, numbered=numbered, **columns)
 
 
 def _joined(parts: Sequence[Category]) -> Category:

@@ -24,7 +24,7 @@ def check_loss(loss: Loss, *, num_classes: int = 5, soft_labels: bool = True, se
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(12, num_classes, generator=generator, dtype=torch.float64)
     labels = torch.randint(num_classes, (12,), generator=generator)
-    value = loss(logits, labels)
+    value = _called(loss, logits, labels, complaint="it cannot be called with logits and labels")
     assert value.shape == (), f"a loss returns a scalar, this one returned shape {list(value.shape)}"
     assert torch.isfinite(value), f"the loss of ordinary logits is {value.item()}"
 
@@ -35,7 +35,8 @@ def check_loss(loss: Loss, *, num_classes: int = 5, soft_labels: bool = True, se
         value,
         "a constant added to a row of logits changes it",
     )
-    _same(loss(logits.view(3, 4, -1), labels.view(3, 4)), value, "the shape of the leading axes changes it")
+    shaped = _called(loss, logits.view(3, 4, -1), labels.view(3, 4), complaint="it does not take [3, 4, K] logits")
+    _same(shaped, value, "the shape of the leading axes changes it")
     _check_left_out(loss, logits, labels)
     _check_precision(loss, logits, labels)
     _check_extremes(loss, num_classes)
@@ -44,6 +45,13 @@ def check_loss(loss: Loss, *, num_classes: int = 5, soft_labels: bool = True, se
     if soft_labels:
         one_hot = torch.nn.functional.one_hot(labels, num_classes).to(logits.dtype)
         _same(loss(logits, one_hot), value, "a one-hot soft label is not the same as its class index")
+
+
+def _called(loss: Loss, logits: Tensor, labels: Tensor, *, complaint: str) -> Tensor:
+    try:
+        return loss(logits, labels)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise AssertionError(f"{complaint}: {error}") from error
 
 
 def _same(actual: Tensor, expected: Tensor, complaint: str) -> None:

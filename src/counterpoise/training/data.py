@@ -1,16 +1,13 @@
 """The images of a run: what is trained on, held out, tested, and out of distribution (OOD)."""
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from counterpoise._addresses import read_text
-from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
 from counterpoise.data.balance import class_weights
 from counterpoise.data.chunks import UNLABELLED, first_difference
@@ -46,6 +43,7 @@ class RunData:
         test_rows: their row numbers in the training split, or None where they are not a part of it.
         ood: other images by name.
         notes: what was found and decided, line by line, to be shown before training.
+        recipe: that the loader and the parts were made for; None where nobody made them for one.
     """
 
     training: Callable[[int, int, int], Loader]
@@ -57,11 +55,18 @@ class RunData:
     test_rows: Tensor | None = None
     ood: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    recipe: Recipe | None = None
 
     @property
     def validation(self) -> Images:
         """Validation images."""
         return self.load_validation()
+
+    @property
+    def held_out(self) -> dict[str, list[int]]:
+        """Row numbers in the training split of what is not trained on, by its name."""
+        held = {"validation": self.validation_rows, "test": self.test_rows}
+        return {name: rows.tolist() for name, rows in held.items() if rows is not None}
 
     @property
     def validation_count(self) -> int:
@@ -153,6 +158,7 @@ def from_images(
         test_rows=None if tested is None else images.ids[tested],
         ood=ood or {},
         notes=tuple(missing_classes(recipe, training, validation)),
+        recipe=recipe,
     )
 
 
@@ -211,6 +217,23 @@ def _streamed(
         test=test,
         ood=ood,
     )
+
+
+def require_made_for(recipe: Recipe, data: RunData) -> None:
+    """Refuse images whose loader and parts are those of another recipe."""
+    if data.recipe is None:
+        return
+    made, wanted = (_decided_by(each) for each in (data.recipe, recipe))
+    if changed := next((name for name in wanted if made[name] != wanted[name]), None):
+        raise ValueError(
+            f"the images were made for a recipe whose {changed} is {made[changed]!r}, and here it is "
+            f"{wanted[changed]!r}: make them with from_images(recipe, ...) for each recipe"
+        )
+
+
+def _decided_by(recipe: Recipe) -> dict[str, object]:
+    options = {f"data.{each.name}": getattr(recipe.data, each.name) for each in fields(recipe.data)}
+    return {"seed": recipe.seed, "batch": recipe.batch, "evaluation.images": recipe.evaluation.images} | options
 
 
 def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) -> None:
@@ -356,21 +379,3 @@ def _transforms(recipe: Recipe, images: Images) -> Transforms | None:
 def _mixing(recipe: Recipe, images: Images) -> Mixing | None:
     options = recipe.data
     return Mixing(options.mixup, options.cutmix, len(images.classes)) if options.mixes else None
-
-
-def keep_split(path: Path, data: RunData) -> None:
-    """Save the row numbers of images held out with the run; those that are saved already must be the same."""
-    held = {"validation": data.validation_rows, "test": data.test_rows}
-    rows = {name: ids.tolist() for name, ids in held.items() if ids is not None}
-    if path.exists():
-        try:
-            found = json.loads(read_text(path))
-            names = {"held_out": "validation"}  # its name in runs of recipe version 1
-            kept = {names.get(name, name): list(ids) for name, ids in found.items()}
-        except (ValueError, AttributeError, TypeError, RecursionError):
-            raise ValueError(f"{path} is damaged; remove it if the data set is the same as before") from None
-        if kept != rows:
-            raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
-        return
-    if rows:
-        write_text(path, json.dumps(rows))

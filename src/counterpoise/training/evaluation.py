@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoise._addresses import as_path
 from counterpoise._digests import digest_path, is_vouched
 from counterpoise._files import FilePath, write_text
 from counterpoise.data.corruptions import corrupted
@@ -83,7 +84,7 @@ def ood_files(run: RunFolder) -> list[Path]:
 def predict(
     trained: Trained,
     images: Images,
-    path: FilePath,
+    path: str | FilePath,
     *,
     split: str,
     ood: bool = False,
@@ -103,7 +104,7 @@ def predict(
         device: where to compute.
         say: told what is under way.
     """
-    options = trained.recipe.evaluation
+    options, path = trained.recipe.evaluation, as_path(path)
     images = _as_inputs(images, trained, ood=ood)
     variants: list[tuple[str | None, int]] = [(None, 0)]
     variants += [(name, severity) for name in corruption_names(corruptions) for severity in options.severities]

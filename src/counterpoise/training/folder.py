@@ -51,7 +51,10 @@ Kernels = Literal["native", "float32"]
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a result depends on besides the recipe, and what is good to know about it."""
+    """What a result depends on besides the recipe, and what is good to know about it.
+
+    Of `models` and `data`, `given` names those that were made in Python instead of by the recipe.
+    """
 
     config_digest: str
     versions: dict[str, str]
@@ -64,6 +67,8 @@ class Conditions:
     kernels: Kernels = "native"
     step: int = 0
     allowed: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
+    given: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -309,6 +314,11 @@ def record_resumption(
     Of a run that is `trained`, or a member of which is, the configuration cannot change any more.
     """
     environment = read_environment(folder)
+    if (classes := environment.started.classes) and classes != conditions.classes:
+        raise ValueError(
+            f"{folder.path} was started with the classes {', '.join(classes)}, and the data have "
+            f"{', '.join(conditions.classes)} now; restore them, or start another run"
+        )
     changes = differences(environment.started, conditions)
     before = [environment.started, *environment.resumed][-1].config_digest
     if trained and before != conditions.config_digest:

@@ -138,7 +138,9 @@ class ObjectiveModule(L.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Tell the loader which epoch it is in."""
-        self.trainer.train_dataloader.set_epoch(self.current_epoch)  # type: ignore[union-attr]
+        set_epoch = getattr(self.trainer.train_dataloader, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(self.current_epoch)
         if world_size() == 1:
             for parameter in self._trunks():
                 parameter.requires_grad_(not self._frozen)
@@ -152,10 +154,11 @@ class ObjectiveModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The one scalar of the objective."""
+        images, labels, *ids = batch
         weights = self.class_weights
-        told: dict[str, Tensor] = {} if weights is None else {"sample_weight": label_weights(batch.labels, weights)}
-        told |= told_ids(self.objective, batch.ids)
-        self.latest = self.objective(batch.images, labels=batch.labels, **told)
+        told: dict[str, Tensor | None] = {} if weights is None else {"sample_weight": label_weights(labels, weights)}
+        told |= told_ids(self.objective, ids[0] if ids else None)
+        self.latest = self.objective(images, labels=labels, **told)
         loss: Tensor = self.latest["loss"]
         if self.trainer.loggers:
             self.log_dict(
@@ -177,13 +180,16 @@ class ObjectiveModule(L.LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Clip each model by its own norm: one joint norm would couple the models."""
-        if self.options.clip is None:
+        clip = self.options.clip if gradient_clip_val is None else gradient_clip_val
+        if clip is None:
             return
+        if gradient_clip_algorithm not in (None, "norm"):
+            raise ValueError("gradients are clipped by norm; leave out gradient_clip_algorithm")
         models = [list(model.parameters()) for model in self.objective.models]
         owned = {id(parameter) for parameters in models for parameter in parameters}
         others = [each for group in optimizer.param_groups for each in group["params"] if id(each) not in owned]
         for parameters in (*models, others):
-            nn.utils.clip_grad_norm_(parameters, self.options.clip)
+            nn.utils.clip_grad_norm_(parameters, clip)
 
     def on_validation_epoch_start(self) -> None:
         """Forget the last epoch; every rank goes on with the same BatchNorm statistics."""
@@ -193,11 +199,12 @@ class ObjectiveModule(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add the predictions of the model that ships."""
+        images, labels, *_ = batch
         # In float32 whatever the precision of training, as the predictions that are written.
         with torch.autocast(self.device.type, enabled=False), full_float32():
-            logits = call_for_logits(self.shipped, (batch.images,), {})
+            logits = call_for_logits(self.shipped, (images,), {})
         # On the CPU, where every sum that they need is deterministic.
-        logits, labels = logits.float().cpu(), batch.labels.cpu()
+        logits, labels = logits.float().cpu(), labels.cpu()
         if not (logits < math.inf).all():
             raise FloatingPointError(f"the model gives NaN or infinite logits after step {self.global_step}; {REMEDY}")
         for stream in self._streams:

@@ -1,6 +1,6 @@
 """A run from recipe to report."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from counterpoise.training.checkpoints import (
     remove_strays,
     write_manifest,
 )
-from counterpoise.training.data import RunData, keep_split, named_data, require_evaluable
+from counterpoise.training.data import RunData, named_data, require_evaluable, require_made_for
 from counterpoise.training.distributed import is_first_process, settle_rank
 from counterpoise.training.engine import (
     device_type,
@@ -38,6 +38,7 @@ from counterpoise.training.folder import (
     conditions_now,
     in_use,
     member_folders,
+    read_environment,
     record_resumption,
     require_new,
     require_no_links,
@@ -52,6 +53,7 @@ from counterpoise.training.networks import (
 )
 from counterpoise.training.preflight import require_possible
 from counterpoise.training.progress import say
+from counterpoise.training.splits import keep_split, require_same_split
 from counterpoise.training.sums import fault_of_weights, reopen, vouch
 
 
@@ -85,7 +87,7 @@ def train(
     if not is_first_process():
         return _complete(plan, page=page)
     with in_use(run):
-        start(run, recipe, _conditions(recipe))
+        start(run, recipe, _conditions(plan))
         return _complete(plan, page=page)
 
 
@@ -113,8 +115,10 @@ def resume(
     run = RunFolder(Path(folder))
     recipe = run.recipe()
     require_no_links(run)
+    _require_given(run, [name for name, own in (("models", models), ("data", data)) if own is not None])
     settle_rank(recipe.engine.processes)
     plan = _prepared(recipe, run, root=root, models=models, data=data)
+    require_same_split(run.split, plan.data.held_out)
     if not is_first_process():
         return _complete(plan, page=page)
     with in_use(run):
@@ -122,10 +126,19 @@ def resume(
         entries = [newest_intact(folder.checkpoints)[0] for folder in folders]
         step = sum(entry.step for entry in entries if entry is not None)
         trained = any(folder.primary.exists() for folder in folders)
-        record_resumption(run, _conditions(recipe), step=step, allowed=allow, trained=trained)
+        record_resumption(run, _conditions(plan), step=step, allowed=allow, trained=trained)
         for name in reopen(run, [folder for folder in folders if fault_of_weights(folder) is None]):
             say(f"{run.path / name} has changed since it was written; no checkpoint holds it: restore it from a copy")
         return _complete(plan, page=page)
+
+
+def _require_given(run: RunFolder, given: Sequence[str]) -> None:
+    """Refuse to go on with the recipe's own where a run had networks or images that were made in Python."""
+    if run.environment.exists() and (missing := sorted({*read_environment(run).started.given} - {*given})):
+        raise ValueError(
+            f"{run.path} was started in Python with {' and '.join(missing)} of its own: give the same, "
+            f"resume({str(run.path)!r}, {', '.join(f'{name}=...' for name in missing)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -137,7 +150,7 @@ class _Plan:
         run: its folder.
         data: its images.
         models: makes its networks.
-        own: whether these are the user's.
+        given: of `models` and `data`, those that are the user's own and not the recipe's.
         ready: the objective of its first training, by seed: what was looked at before the run began is what trains.
     """
 
@@ -145,7 +158,7 @@ class _Plan:
     run: RunFolder
     data: RunData
     models: ModelFactory
-    own: bool
+    given: list[str]
     ready: dict[int, Objective]
 
     def objective(self, seed: int) -> Objective:
@@ -166,6 +179,7 @@ def _prepared(
     if recipe.engine.threads is not None:
         torch.set_num_threads(recipe.engine.threads)
     named, data = data is None, data or named_data(recipe, root=root)
+    require_made_for(recipe, data)
     images = data.example
     if recipe.evaluation.corruptions:
         require_corruptible(images.pixels.shape[1:])
@@ -191,21 +205,24 @@ def _prepared(
     built = make(seed)
     if len(built) != (count := METHODS[recipe.method].models):
         raise ValueError(f"{recipe.method} trains {count} network{'s' * (count > 1)}; models= made {len(built)}")
-    require_same_images(built, shape=images.pixels.shape[1:])  # before savings take networks apart
+    # Before savings take networks apart.
+    require_same_images(built, shape=images.pixels.shape[1:], classes=len(images.classes))
     objective = recipe.objective(built)
-    return _Plan(recipe, run, data, make, models is not None, {seed: objective})
+    given = [name for name, own in (("models", models is not None), ("data", not named)) if own]
+    return _Plan(recipe, run, data, make, given, {seed: objective})
 
 
-def _conditions(recipe: Recipe) -> Conditions:
-    engine = recipe.engine
-    return conditions_now(recipe, device=device_type(engine), world_size=engine.processes)
+def _conditions(plan: _Plan) -> Conditions:
+    engine = plan.recipe.engine
+    now = conditions_now(plan.recipe, device=device_type(engine), world_size=engine.processes)
+    return replace(now, classes=list(plan.data.example.classes), given=plan.given)
 
 
 def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:
     """Whatever of the run is not there yet."""
     recipe, data = plan.recipe, plan.data
     if is_first_process():
-        keep_split(plan.run.split, data)
+        keep_split(plan.run.split, data.held_out)
     primaries = []
     for seed, folder in zip(member_seeds(recipe), member_folders(recipe, plan.run), strict=True):
         objective = plan.objective(seed)
@@ -251,7 +268,8 @@ def _train_one(recipe: Recipe, folder: RunFolder, objective: Objective, plan: _P
     if is_first_process():
         remove_strays(folder.checkpoints)
     backbones = [recipe.primary] + [recipe.auxiliary] * (METHODS[recipe.method].models - 1)
-    pretrained = [plan.own or backbone.weights != RANDOM for backbone in backbones]
+    own = "models" in plan.given
+    pretrained = [own or backbone.weights != RANDOM for backbone in backbones]
     module = fit(recipe, folder, objective, plan.data, resume_from=entry, pretrained=pretrained)
     prefix = module.shipped_prefix
     if is_first_process():
@@ -264,5 +282,5 @@ def _train_one(recipe: Recipe, folder: RunFolder, objective: Objective, plan: _P
         # From the checkpoint, because a rank's own module may hold but a shard of the weights.
         state = read_state(path, places=f"state_dict/{prefix}")["state_dict"]
         weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        metadata = metadata_of(recipe, plan.data.example, own=objective.primary if plan.own else None)
+        metadata = metadata_of(recipe, plan.data.example, own=objective.primary if own else None)
         export_weights(weights, folder.primary, metadata=metadata)

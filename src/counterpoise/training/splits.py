@@ -1,11 +1,15 @@
 """Which images of a set are trained on, validated with and tested on."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from counterpoise._addresses import read_text
+from counterpoise._files import write_text
 from counterpoise.data.images import hold_out, hold_out_by_class, hold_out_hashed
 from counterpoise.data.sources import FILES, WHOLE, DataSource, pictures_in
 from counterpoise.data.tables import SUFFIXES
@@ -90,3 +94,23 @@ def _require_classes(source: DataSource) -> None:
         else:
             hint = ": put the images of each class into a folder with its name, or write a CSV file of path and label"
     raise ValueError(f"{source.location} has one class, {name!r}; at least 2 are needed{hint}")
+
+
+def keep_split(path: Path, held: Mapping[str, list[int]]) -> None:
+    """Save the row numbers of images held out with the run."""
+    if held and not path.exists():
+        write_text(path, json.dumps(held))
+
+
+def require_same_split(path: Path, held: Mapping[str, list[int]]) -> None:
+    """Refuse held-out images that are not those which were saved with the run."""
+    if not path.exists():
+        return
+    try:
+        found = json.loads(read_text(path))
+        names = {"held_out": "validation"}  # its name in runs of recipe version 1
+        kept = {names.get(name, name): list(ids) for name, ids in found.items()}
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        raise ValueError(f"{path} is damaged; remove it if the data set is the same as before") from None
+    if kept != held:
+        raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
