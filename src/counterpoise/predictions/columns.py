@@ -21,7 +21,8 @@ class Columns:
         prediction: the column of the predicted class.
         correct: the column that says whether the prediction was right.
         id: the column of sample ids.
-        labels: a file of labels, one for each row.
+        labels: a file of labels: by ids, where both files have them, else one for each row in their order.
+        row_by_row: whether these are in the order of the rows, whatever ids there are.
         class_names: of the outputs in order, where labels are text, or numbers that are not indices from 0.
         percent: whether probabilities are percentages.
         one_hot: whether labels are rows of K with a single 1.
@@ -36,6 +37,7 @@ class Columns:
     correct: str | None = None
     id: str | None = None
     labels: str | FilePath | None = None
+    row_by_row: bool = False
     class_names: str | None = None
     percent: bool = False
     one_hot: bool = False
@@ -47,6 +49,10 @@ class Columns:
             raise ValueError(f"{given[0]} and {given[1]} exclude each other: choose one")
         if self.label is not None and self.labels is not None:
             raise ValueError("label names a column and labels a file: choose one")
+        if self.row_by_row and self.labels is None:
+            raise ValueError("row_by_row is about a file of labels: name it with labels")
+        if self.row_by_row and self.id is not None:
+            raise ValueError("row_by_row and id exclude each other: choose one")
         if self.one_hot and self.multilabel:
             raise ValueError("one_hot and multilabel exclude each other: choose one")
 
@@ -179,14 +185,12 @@ class Reading:
         like: the layout of the model's own file, for a file of OOD samples, whose labels mean nothing.
         only: of a file of several models, the one whose rows are read.
         by: columns that samples are grouped by.
-        texts: the distinct labels in a file of their own, where they are text.
     """
 
     columns: Columns = Columns()
     like: Layout | None = None
     only: str | None = None
     by: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
 
 
 def in_order(

@@ -110,8 +110,6 @@ def find_layout(
         layout = replace(layout, label=() if label is None else (label,))
     if len(layout.label) == 1 and layout.kind in VALUES:
         layout = _with_labels(sample, layout, chosen)
-    elif reading.texts:
-        layout = _with_classes(layout, reading.texts)
     _require_unit(sample, layout, percent=chosen.percent)
     layout = replace(layout, decimals=None if chosen.percent else _decimals(sample, layout))
     if layout.class_names is not None and len(layout.class_names) != layout.classes:
@@ -345,7 +343,7 @@ def _bare_columns(sample: pa.RecordBatch, reading: Reading) -> tuple[str, ...]:
     if len(digits) > 1 and sorted(map(int, digits)) == list(range(len(digits))):
         return digits
     label = one_of(_perhaps_of_labels(sample), LABELS, reading.columns.label, option="label")
-    texts = set(reading.texts if label is None else texts_in(sample.column(label)))
+    texts = set() if label is None else set(texts_in(sample.column(label)))
     floats = tuple(name for name in numbers if is_floating(sample, name))
     found = tuple(name for name in floats if normal_name(name) not in TEXT_NAMES)
     if len(found) > 1 and texts and texts <= set(found) and sums_to(sample, found, 1):
