@@ -5,7 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from counterpoise._files import FilePath
-from counterpoise.predictions.names import class_suffixes, fits, is_index, joined, listed, normal_name, some, span
+from counterpoise.predictions.names import (
+    class_suffixes,
+    classes_of,
+    fits,
+    is_index,
+    listed,
+    normal_name,
+    numbers_of,
+    some,
+    span,
+)
 from counterpoise.predictions.table import Kind, PredictionFileError
 
 
@@ -47,6 +57,9 @@ class Columns:
         given = [name for name in ("probabilities", "logits", "confidence") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{given[0]} and {given[1]} exclude each other: choose one")
+        names = self.names() or ()
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"class_names has {repeated!r} twice; give each output a name of its own")
         if self.label is not None and self.labels is not None:
             raise ValueError("label names a column and labels a file: choose one")
         if self.row_by_row and self.labels is None:
@@ -92,9 +105,11 @@ class AmbiguousInputError(PredictionFileError):
 
 def _options(choice: Choice) -> Iterator[str]:
     for name, value in choice.items():
-        yield f"--{name.replace('_', '-')}"
-        if isinstance(value, str):
-            yield value
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, str) and value.startswith("-"):
+            yield f"{option}={value}"  # which would be taken for an option
+        else:
+            yield from (option, value) if isinstance(value, str) else (option,)
 
 
 @dataclass(frozen=True)
@@ -196,24 +211,40 @@ class Reading:
 def in_order(
     columns: tuple[str, ...], chosen: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Columns that are numbered from 0 in that order; of others, the names of their classes.
-
-    Whether a class is named by a number is asked about: a label 1 could be the class of that name, or the second one.
-    """
+    """Columns in the order of their classes, and the names of these: as chosen, else by number, else as found."""
     if len(columns) == 1:
         return columns, None
+    if chosen is not None and (places := _places(classes_of(columns, chosen), chosen)) is not None:
+        return tuple(columns[place] for place in places), chosen
     suffixes = class_suffixes(columns)
-    numbered = {int(suffix): column for column, suffix in zip(columns, suffixes, strict=True) if is_index(suffix)}
-    if not numbered:
-        return columns, suffixes
-    if sorted(numbered) != list(range(len(columns))):
-        if chosen is not None:
-            return columns, chosen
-        problem = f"the columns {some(columns)} are not numbered from 0 to {len(columns) - 1}"
-        if len(numbered) < len(columns):
-            raise PredictionFileError(f"{problem}; number them so, or give every class a name that is no number")
-        raise AmbiguousInputError(problem, [({"class_names": joined(suffixes)}, "if the labels are these numbers")])
-    return tuple(numbered[index] for index in range(len(columns))), None
+    numbers = numbers_of(suffixes) or ()
+    if sorted(numbers) == list(range(len(columns))):
+        order = sorted(range(len(columns)), key=numbers.__getitem__)
+        names = None if all(map(is_index, suffixes)) else tuple(suffixes[place] for place in order)
+        return tuple(columns[place] for place in order), names
+    numbered = [suffix for suffix in suffixes if is_index(suffix)]
+    if numbered and chosen is None and len(set(numbered)) < len(columns):
+        raise PredictionFileError(
+            f"the columns {some(columns)} are not numbered from 0 to {len(columns) - 1}; number them so, or give every "
+            "class a name that is no number"
+        )
+    return columns, chosen or suffixes
+
+
+def _places(names: tuple[str, ...], chosen: tuple[str, ...]) -> list[int] | None:
+    """Where the chosen names are among those of the columns; None where these name no class, or others."""
+    here, wanted = ([name.strip().casefold() for name in each] for each in (names, chosen))
+    if len(set(here)) < len(here):  # classes that differ in capitals alone
+        here, wanted = list(names), list(chosen)
+    if sorted(here) == sorted(wanted):
+        return [here.index(name) for name in wanted]
+    moved = [name for name, own in zip(wanted, here, strict=False) if name != own and name in here]
+    if moved and len(wanted) == len(here) and not all(map(is_index, names)):
+        raise PredictionFileError(
+            f"the columns are those of the classes {some(names)}, and --class-names gives {moved[0]!r} another place "
+            f"beside other names, {some(chosen)}; give the names of the columns, in any order, or new ones for all"
+        )
+    return None
 
 
 def one_of(names: Sequence[str], known: Sequence[str], chosen: str | None, *, option: str) -> str | None:

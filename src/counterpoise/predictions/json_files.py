@@ -22,6 +22,7 @@ from counterpoise.predictions.from_arrow import array_of
 from counterpoise.predictions.limits import check_expansion, largest_expansion
 from counterpoise.predictions.names import CLASS_NAMES, LOGITS, PROBABILITIES, TEXT_NAMES, normal_name
 from counterpoise.predictions.prediction_file import RawTable, refusing, table_of_batches
+from counterpoise.predictions.sample import unordered
 from counterpoise.predictions.table import PredictionFileError
 
 _WHOLE = "JSON document"
@@ -149,7 +150,7 @@ def _with_scores(table: pa.Table, name: str, score: str) -> pa.Table:
         )
     table = table.drop_columns([name])
     for place in np.argsort(classes).tolist():
-        table = table.append_column(f"{name}.{classes[place]}", pa.array(scores[:, place]))
+        table = table.append_column(unordered(f"{name}.{classes[place]}"), [scores[:, place]])
     return table
 
 

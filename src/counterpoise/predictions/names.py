@@ -155,6 +155,28 @@ def normal_name(name: str) -> str:
     return re.sub(rf"[{re.escape(''.join(SEPARATORS))}]+", "_", parted.casefold()).lstrip("_")
 
 
+def numbers_of(names: Sequence[str]) -> tuple[int, ...] | None:
+    """The last number in each name, where the names differ in nothing else.
+
+    >>> numbers_of(["class_2", "class_10"]), numbers_of(["P(y=0)", "P(y=1)"]), numbers_of(["cat_1", "dog_2"])
+    ((2, 10), (0, 1), None)
+    """
+    found = [re.fullmatch(r"(.*?)([0-9]{1,18})([^0-9]*)", name, re.DOTALL) for name in names]
+    parts = [each.groups() for each in found if each is not None]
+    if len(parts) < len(names) or len({(before, after) for before, _, after in parts}) > 1:
+        return None
+    return tuple(int(number) for _, number, _ in parts)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts by the numbers within names.
+
+    >>> sorted(["T10", "T9", "S"], key=natural)
+    ['S', 'T9', 'T10']
+    """
+    return [(int(part or 0), "") if place % 2 else (0, part) for place, part in enumerate(re.split(r"([0-9]+)", name))]
+
+
 def is_index(text: str) -> bool:
     """Whether text is a whole number."""
     return re.fullmatch(r"-?[0-9]{1,18}", text) is not None

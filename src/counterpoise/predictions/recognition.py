@@ -5,7 +5,7 @@ choices that would.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from counterpoise.predictions.columns import (
     AmbiguousInputError,
-    Choice,
     Columns,
     Layout,
     Reading,
@@ -21,6 +20,7 @@ from counterpoise.predictions.columns import (
     matching,
     one_of,
 )
+from counterpoise.predictions.labelling import multilabel, with_labels
 from counterpoise.predictions.names import (
     CONFIDENCES,
     CORRECT,
@@ -31,24 +31,19 @@ from counterpoise.predictions.names import (
     POSITIVE,
     PREDICTED,
     TEXT_NAMES,
-    TRUTH,
     VALUES,
     class_suffixes,
-    classes_of,
     is_found,
     is_index,
-    joined,
     label_columns,
     normal_name,
     pattern_of,
     reads_as_index,
     some,
     span,
-    stripped,
 )
 from counterpoise.predictions.offers import of_one_number, perhaps_labels, unnamed
 from counterpoise.predictions.sample import (
-    categories_of,
     is_floating,
     is_list,
     is_list_of_texts,
@@ -56,7 +51,6 @@ from counterpoise.predictions.sample import (
     largest,
     list_width,
     seems_number,
-    single_ones,
     sums_to,
     texts_in,
     values_of,
@@ -96,7 +90,7 @@ def find_layout(
         raise PredictionFileError(f"the column {repeated!r} appears more than once")
     chosen = reading.columns
     layout = _with_values(sample, reading, members or {})
-    named = chosen.names() or layout.class_names or class_names
+    named = _class_names(chosen.names(), layout.class_names, class_names)
     layout = replace(
         layout,
         class_names=named if layout.kind in VALUES or layout.kind == "multilabel" else None,
@@ -109,7 +103,7 @@ def find_layout(
         label = one_of(_perhaps_of_labels(sample), LABELS, chosen.label, option="label")
         layout = replace(layout, label=() if label is None else (label,))
     if len(layout.label) == 1 and layout.kind in VALUES:
-        layout = _with_labels(sample, layout, chosen)
+        layout = with_labels(sample, layout, chosen)
     _require_unit(sample, layout, percent=chosen.percent)
     layout = replace(layout, decimals=None if chosen.percent else _decimals(sample, layout))
     if layout.class_names is not None and len(layout.class_names) != layout.classes:
@@ -120,6 +114,18 @@ def find_layout(
     ignored = tuple(name for name in names if name not in used and name)
     perhaps = () if layout.label or layout.correct else perhaps_labels(sample, layout, ignored)
     return replace(layout, ignored=ignored, perhaps_labels=perhaps)
+
+
+def _class_names(
+    chosen: tuple[str, ...] | None, found: tuple[str, ...] | None, given: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
+    """Those that were chosen, else those in the names of columns, else those that the file gives."""
+    if chosen is not None and found is None and given is not None and chosen != given and {*chosen} == {*given}:
+        raise PredictionFileError(
+            f"the file says that its outputs are {some(given)}, and --class-names says {some(chosen)}: leave it "
+            "out, or write the file with the right names"
+        )
+    return chosen or found or given
 
 
 def _with_values(sample: pa.RecordBatch, reading: Reading, members: Mapping[str, int]) -> Layout:
@@ -187,7 +193,7 @@ def _laid_out(
                 [({"confidence": columns[0], "prediction": labels[0]}, "if the first is the largest of all")],
             )
         names_of = class_names or class_suffixes(columns)
-        return _multilabel(Layout(kind, columns, len(columns), label=labels, class_names=names_of))
+        return multilabel(Layout(kind, columns, len(columns), label=labels, class_names=names_of))
     return Layout(kind, columns, len(columns), class_names=class_names, is_binary=len(columns) == 1)
 
 
@@ -225,10 +231,6 @@ def _decimals(sample: pa.RecordBatch, layout: Layout) -> int | None:
     return next(found, None)
 
 
-def _multilabel(layout: Layout) -> Layout:
-    return replace(layout, kind="multilabel", sigmoid=layout.kind == "logits", is_binary=False)
-
-
 def _top_label(sample: pa.RecordBatch, confidence: str, chosen: Columns) -> Layout:
     names = sample.schema.names
     if not is_number(sample, confidence):
@@ -247,68 +249,6 @@ def _perhaps_of_labels(sample: pa.RecordBatch) -> list[str]:
     """All columns but lists of texts, which name the outputs."""
     names: list[str] = sample.schema.names
     return [name for name in names if not is_list_of_texts(sample, name)]
-
-
-def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layout:
-    """Labels as indices, as texts whose order is known, or as rows of K; anything else is asked about."""
-    (name,) = layout.label
-    column = sample.column(name)
-    if is_list(sample, name):
-        width = list_width(sample, name)
-        if width == 1:
-            return layout
-        if width != layout.classes:
-            raise PredictionFileError(f"column {name!r} has {width} labels a row for {layout.classes} classes")
-        if chosen.multilabel:
-            return _multilabel(layout)
-        if not chosen.one_hot:
-            single = "each of the first rows has a single 1" if single_ones(column) else ""
-            readings: list[tuple[Choice, str]] = [({"one_hot": True}, single), ({"multilabel": True}, "")]
-            raise AmbiguousInputError(
-                f"column {name!r} has {width} labels a row: a single 1 for the class, or a yes or no for each class",
-                readings if single else readings[::-1],
-            )
-        return replace(layout, one_hot=True)
-    texts = texts_in(column)
-    layout = _with_classes(layout, texts)
-    _require_plain_order(column, layout, chosen)
-    if layout.class_names is not None or not texts or all(reads_as_index(text) for text in texts):
-        return layout
-    categories = categories_of(sample, name)
-    if categories is not None and len(categories) == layout.classes:
-        return replace(layout, class_names=categories)
-    found = sorted(set(texts))[:_MOST_NAMES]
-    choices: list[tuple[Choice, str]] = []
-    if layout.is_binary and len(found) == 2:
-        choices = [({"class_names": joined(order)}, f"y = 1 is {order[1]!r}") for order in (found, found[::-1])]
-    elif len(found) == layout.classes:
-        choices = [({"class_names": joined(found)}, "if the outputs are in alphabetical order; else in theirs")]
-    raise AmbiguousInputError(
-        f"the labels in {name!r} are text ({some(found)}), and nothing says which of the {layout.classes} outputs is "
-        "which class",
-        choices,
-    )
-
-
-def _require_plain_order(column: pa.Array, layout: Layout, chosen: Columns) -> None:
-    """Ask what y = 1 is where labels are no names and the first of two classes is called the positive one."""
-    names = tuple(name.casefold() for name in layout.class_names or ())
-    if len(names) != 2 or names[0] not in POSITIVE or chosen.probabilities or chosen.logits or chosen.class_names:
-        return
-    if any(not reads_as_index(text) for text in texts_in(column)) or {*names} == {*TRUTH}:
-        return
-    orders = (layout.values[::-1], layout.values)
-    raise AmbiguousInputError(
-        f"labels are 0 and 1, and the first of the columns {some(layout.values)} is that of {names[0]!r}",
-        [({layout.kind: joined(order)}, f"y = 1 is that of {order[1]!r}") for order in orders],
-    )
-
-
-def _with_classes(layout: Layout, texts: Sequence[str]) -> Layout:
-    """With the classes that these labels are found to be within the names of the columns, where these name them."""
-    if layout.class_names is None or layout.class_names != class_suffixes(layout.values):
-        return layout
-    return replace(layout, class_names=classes_of(layout.values, stripped(texts)))
 
 
 def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...]]]:

@@ -11,6 +11,7 @@ from counterpoise.predictions.from_arrow import filled
 from counterpoise.predictions.table import PredictionFileError
 
 _SUM_TOLERANCE = 0.05
+_UNORDERED = {b"counterpoise.order": b"none"}
 
 
 def is_number(sample: pa.RecordBatch, name: str) -> bool:
@@ -83,6 +84,16 @@ def categories_of(sample: pa.RecordBatch, name: str) -> tuple[str, ...] | None:
     if not pa.types.is_dictionary(column.type) or b"pandas" not in (sample.schema.metadata or {}):
         return None
     return tuple(map(str, column.dictionary.to_pylist()))
+
+
+def unordered(name: str) -> pa.Field:
+    """A column of scores of one class, which came with its name and whose place among the others says nothing."""
+    return pa.field(name, pa.float64(), metadata=_UNORDERED)
+
+
+def is_unordered(sample: pa.RecordBatch, columns: tuple[str, ...]) -> bool:
+    """Whether these are such columns."""
+    return all(_UNORDERED.items() <= (sample.schema.field(name).metadata or {}).items() for name in columns)
 
 
 def values_of(sample: pa.RecordBatch, columns: tuple[str, ...]) -> np.ndarray[Any, Any] | None:
