@@ -24,7 +24,7 @@ class Columns:
     """What the columns of a file are, where their names do not tell. A comma separates alternatives.
 
     Attributes:
-        label: the column of labels.
+        label: the column of labels; of rows of K, perhaps K columns.
         probabilities: columns of probabilities: names, or patterns such as `p*`.
         logits: columns of logits, likewise.
         confidence: the column of the predicted class's probability, where nothing else is known.
@@ -122,7 +122,7 @@ class Layout:
             positive class of a binary model, or a confidence.
         width: values a row.
         members: M of an ensemble, or None.
-        label: the column of labels, none, or one for each label of a multilabel table.
+        label: the column of labels, none, or one for each class, as a multilabel table has them and perhaps one-hot.
         class_names: of the outputs in order, where known.
         named_by_number: whether labels are numbers among these names, and not indices.
         prediction: the column of the predicted class, of a table of confidences.
@@ -214,8 +214,11 @@ def in_order(
     """Columns in the order of their classes, and the names of these: as chosen, else by number, else as found."""
     if len(columns) == 1:
         return columns, None
-    if chosen is not None and (places := _places(classes_of(columns, chosen), chosen)) is not None:
-        return tuple(columns[place] for place in places), chosen
+    if chosen is not None:
+        found = classes_of(columns, chosen)
+        if (places := places_of(found, chosen)) is not None:
+            return tuple(columns[place] for place in places), chosen
+        _require_new_names(found, chosen)
     suffixes = class_suffixes(columns)
     numbers = numbers_of(suffixes) or ()
     if sorted(numbers) == list(range(len(columns))):
@@ -231,20 +234,22 @@ def in_order(
     return columns, chosen or suffixes
 
 
-def _places(names: tuple[str, ...], chosen: tuple[str, ...]) -> list[int] | None:
-    """Where the chosen names are among those of the columns; None where these name no class, or others."""
-    here, wanted = ([name.strip().casefold() for name in each] for each in (names, chosen))
-    if len(set(here)) < len(here):  # classes that differ in capitals alone
-        here, wanted = list(names), list(chosen)
-    if sorted(here) == sorted(wanted):
-        return [here.index(name) for name in wanted]
-    moved = [name for name, own in zip(wanted, here, strict=False) if name != own and name in here]
-    if moved and len(wanted) == len(here) and not all(map(is_index, names)):
+def places_of(names: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
+    """Where the wanted names are among these, capitals aside where these tell no two apart; None where they differ."""
+    here, there = ([name.strip().casefold() for name in each] for each in (names, wanted))
+    if len(set(here)) < len(here):
+        here, there = list(names), list(wanted)
+    return [here.index(name) for name in there] if sorted(here) == sorted(there) else None
+
+
+def _require_new_names(names: tuple[str, ...], chosen: tuple[str, ...]) -> None:
+    """Refuse names of which some are those of other columns; classes that are numbers may be counted anew."""
+    moved = [name for name, own in zip(chosen, names, strict=False) if name != own and name in names]
+    if moved and len(chosen) == len(names) and not all(map(is_index, names)):
         raise PredictionFileError(
             f"the columns are those of the classes {some(names)}, and --class-names gives {moved[0]!r} another place "
             f"beside other names, {some(chosen)}; give the names of the columns, in any order, or new ones for all"
         )
-    return None
 
 
 def one_of(names: Sequence[str], known: Sequence[str], chosen: str | None, *, option: str) -> str | None:

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from counterpoise.predictions.columns import AmbiguousInputError, Choice, Columns, Layout
+from counterpoise.predictions.columns import AmbiguousInputError, Choice, Columns, Layout, places_of
 from counterpoise.predictions.names import (
     POSITIVE,
     TRUTH,
+    VALUES,
     class_suffixes,
     classes_of,
     index_of,
@@ -20,23 +21,29 @@ from counterpoise.predictions.names import (
     numbers_of,
     reads_as_index,
     some,
+    span,
     stripped,
 )
 from counterpoise.predictions.sample import (
+    are_single_ones,
     categories_of,
+    is_floating,
     is_list,
     is_unordered,
     list_width,
     single_ones,
+    sums_to,
     texts_in,
 )
-from counterpoise.predictions.table import PredictionFileError
+from counterpoise.predictions.table import Kind, PredictionFileError
 
 _MOST_NAMES = 1000
 
 
 def with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layout:
     """Labels as indices, as texts whose order is known, or as rows of K; anything else is asked about."""
+    if len(layout.label) > 1:
+        return _with_label_columns(sample, layout, chosen)
     (name,) = layout.label
     column = sample.column(name)
     _require_known_order(sample, column, layout, chosen)
@@ -49,12 +56,7 @@ def with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layo
         if chosen.multilabel:
             return multilabel(layout)
         if not chosen.one_hot:
-            single = "each of the first rows has a single 1" if single_ones(column) else ""
-            readings: list[tuple[Choice, str]] = [({"one_hot": True}, single), ({"multilabel": True}, "")]
-            raise AmbiguousInputError(
-                f"column {name!r} has {width} labels a row: a single 1 for the class, or a yes or no for each class",
-                readings if single else readings[::-1],
-            )
+            raise _rows_of_labels(f"column {name!r} has {width} labels a row", {}, is_single=single_ones(column))
         return replace(layout, one_hot=True)
     texts = texts_in(column)
     layout = _with_classes(layout, texts)
@@ -141,6 +143,75 @@ def _with_classes(layout: Layout, texts: Sequence[str]) -> Layout:
     return replace(layout, class_names=names)
 
 
+def of_classes(labels: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
+    """Columns of labels, one for each class, in the order of the classes: by name, else as they are given."""
+    if len(labels) != layout.classes or layout.is_binary:
+        raise PredictionFileError(f"--label names {len(labels)} columns, {some(labels)}, for {layout.classes} classes")
+    classes = layout.class_names or class_suffixes(layout.values)
+    places = places_of(classes_of(labels, classes), classes)
+    return labels if places is None else tuple(labels[place] for place in places)
+
+
+def _with_label_columns(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layout:
+    """A column of 0 and 1 for each class: one of them is 1, or each is a question of its own."""
+    labels = layout.label
+    if chosen.one_hot:
+        return replace(layout, one_hot=True)
+    if not chosen.multilabel and not all(_are_answers(sample.column(name)) for name in labels):
+        raise AmbiguousInputError(
+            f"{span(labels)} hold no yes or no for each class; perhaps {span(layout.values)} are the largest alone",
+            [({"confidence": layout.values[0], "prediction": labels[0]}, "if the first is the largest of all")],
+        )
+    may_be_single = layout.kind == "logits" or sums_to(sample, layout.values, 1)
+    if not chosen.multilabel and may_be_single and are_single_ones(sample, labels):
+        raise _rows_of_labels(f"{span(labels)} are labels for each class", {}, is_single=True)
+    return multilabel(layout)
+
+
+def _are_answers(column: pa.Array) -> bool:
+    """Whether a column of labels is a yes or no, where it is known."""
+    if pa.types.is_integer(column.type):
+        return all(answer in (-1, 0, 1, None) for answer in pc.unique(column).to_pylist())
+    return all(reads_as_index(text) for text in texts_in(column))
+
+
+def _rows_of_labels(found: str, choice: Choice, *, is_single: bool) -> AmbiguousInputError:
+    single = "each of the first rows has a single 1" if is_single else ""
+    readings: list[tuple[Choice, str]] = [({**choice, "one_hot": True}, single), ({**choice, "multilabel": True}, "")]
+    return AmbiguousInputError(
+        f"{found}: a single 1 for the class, or a yes or no for each class", readings if is_single else readings[::-1]
+    )
+
+
+def require_rows_of_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> None:
+    """Refuse to read rows of labels where there are none; ask where columns called as the classes hold them."""
+    names: list[str] = sample.schema.names
+    if not layout.label and layout.kind in VALUES and len(layout.values) > 1:
+        classes = layout.class_names or class_suffixes(layout.values)
+        beside = [name for name in names if name in classes and name not in layout.values]
+        labels = tuple(name for name in beside if _are_answers(sample.column(name)) and not is_floating(sample, name))
+        if (places := places_of(labels, classes)) is not None:
+            labels = tuple(labels[place] for place in places)
+            raise _rows_of_labels(
+                f"{span(labels)} could be labels for each class",
+                {"label": joined(labels)},
+                is_single=are_single_ones(sample, labels),
+            )
+    if chosen.multilabel and layout.kind != "multilabel":
+        wanted = ", ".join(f"'label_{name}'" for name in (layout.class_names or class_suffixes(layout.values))[:2])
+        raise PredictionFileError(
+            f"a multilabel table needs a column of labels for each class: {wanted}, ..., or a list of them; name them "
+            "with --label"
+        )
+    if chosen.one_hot and not layout.one_hot:
+        held = f"{span(layout.label)} holds one label a row" if layout.label else "no labels are known"
+        raise PredictionFileError(
+            f"--one-hot is about rows of labels, and {held}: leave it out, or name them with --label"
+        )
+
+
 def multilabel(layout: Layout) -> Layout:
     """The same, each of whose classes is a yes or no."""
-    return replace(layout, kind="multilabel", sigmoid=layout.kind == "logits", is_binary=False)
+    names = layout.class_names or (class_suffixes(layout.values) if len(layout.values) > 1 else None)
+    kind: Kind = "multilabel"
+    return replace(layout, kind=kind, sigmoid=layout.kind == "logits", is_binary=False, class_names=names)

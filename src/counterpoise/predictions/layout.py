@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from counterpoise.predictions.columns import Layout, Reading
 from counterpoise.predictions.from_arrow import array_of, filled, is_given
-from counterpoise.predictions.names import SPACES, TRUTH, index_of, some, stripped
+from counterpoise.predictions.names import SPACES, TRUTH, index_of, some, span, stripped
 from counterpoise.predictions.table import (
     CATEGORIES,
     MISSING_LABEL,
@@ -135,6 +135,8 @@ def _label_array(columns: dict[str, Any], layout: Layout, rows: int, first_row: 
         return _multilabels(columns, layout, rows, first_row)
     if not layout.label:
         return np.full(rows, MISSING_LABEL, np.int64)
+    if layout.one_hot and len(layout.label) > 1:
+        return _single_ones(columns, layout, first_row)
     (name,) = layout.label
     return class_labels(columns[name], name, layout, first_row)
 
@@ -233,6 +235,17 @@ def _one_hot(column: Any, name: str, first_row: int, classes: int) -> Array:
         raise PredictionFileError(f"row {first_row + int(wrong[0])}, column {name!r} is not a row with a single 1")
     found: Array = rows.argmax(-1)
     return found
+
+
+def _single_ones(columns: dict[str, Any], layout: Layout, first_row: int) -> Array:
+    """Indices of rows of columns, one for each class, with a single 1; a row without any value has no label."""
+    rows = np.column_stack([_labels(columns[name], name, 2, None, first_row) for name in layout.label])
+    missing = (rows == MISSING_LABEL).all(-1)
+    if len(wrong := np.flatnonzero(~missing & ((rows < 0).any(-1) | (rows.sum(-1) != 1)))):
+        raise PredictionFileError(
+            f"row {first_row + int(wrong[0])}, columns {span(layout.label)} are not a row with a single 1"
+        )
+    return np.where(missing, MISSING_LABEL, rows.argmax(-1))
 
 
 def _numbered_labels(column: Any, name: str, names: tuple[str, ...], first_row: int) -> Array:

@@ -5,11 +5,10 @@ choices that would.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from counterpoise.predictions.columns import (
     AmbiguousInputError,
@@ -20,7 +19,7 @@ from counterpoise.predictions.columns import (
     matching,
     one_of,
 )
-from counterpoise.predictions.labelling import multilabel, with_labels
+from counterpoise.predictions.labelling import multilabel, of_classes, require_rows_of_labels, with_labels
 from counterpoise.predictions.names import (
     CONFIDENCES,
     CORRECT,
@@ -32,13 +31,11 @@ from counterpoise.predictions.names import (
     PREDICTED,
     TEXT_NAMES,
     VALUES,
-    class_suffixes,
     is_found,
     is_index,
     label_columns,
     normal_name,
     pattern_of,
-    reads_as_index,
     some,
     span,
 )
@@ -99,11 +96,15 @@ def find_layout(
         named_by_number=all(map(is_index, chosen.names() or ("",))),
         scale=0.01 if chosen.percent else 1.0,
     )
-    if reading.like is None and not layout.label and layout.correct is None:
-        label = one_of(_perhaps_of_labels(sample), LABELS, chosen.label, option="label")
-        layout = replace(layout, label=() if label is None else (label,))
-    if len(layout.label) == 1 and layout.kind in VALUES:
+    if reading.like is not None:
+        layout = replace(multilabel(layout) if reading.like.kind == "multilabel" else layout, label=())
+    elif not layout.label and layout.correct is None:
+        layout = replace(layout, label=_labels(sample, layout, chosen))
+    if layout.label and layout.kind in VALUES:
         layout = with_labels(sample, layout, chosen)
+    if reading.like is None:
+        require_rows_of_labels(sample, layout, chosen)
+        _require_effect(names, layout, chosen)
     _require_unit(sample, layout, percent=chosen.percent)
     layout = replace(layout, decimals=None if chosen.percent else _decimals(sample, layout))
     if layout.class_names is not None and len(layout.class_names) != layout.classes:
@@ -182,26 +183,31 @@ def _laid_out(
         if not is_number(sample, name):
             raise PredictionFileError(f"column {name!r} holds {sample.schema.field(name).type}, not numbers")
     columns, class_names = in_order(columns, chosen.names())
-    labels = label_columns(names, columns)
-    if chosen.multilabel and not labels:
-        wanted = ", ".join(f"'label_{name}'" for name in (class_names or columns)[:2])
-        raise PredictionFileError(f"a multilabel table needs a column of labels for each class: {wanted}, ...")
-    if labels and (chosen.multilabel or not set(names).intersection(LABELS)):
-        if not chosen.multilabel and not all(_are_answers(sample.column(name)) for name in labels):
-            raise AmbiguousInputError(
-                f"{span(labels)} hold no yes or no for each class; perhaps {span(columns)} are the largest alone",
-                [({"confidence": columns[0], "prediction": labels[0]}, "if the first is the largest of all")],
-            )
-        names_of = class_names or class_suffixes(columns)
-        return multilabel(Layout(kind, columns, len(columns), label=labels, class_names=names_of))
-    return Layout(kind, columns, len(columns), class_names=class_names, is_binary=len(columns) == 1)
+    known = chosen.label is not None or any(normal_name(name) in LABELS for name in names)
+    labels = () if known and not (chosen.multilabel or chosen.one_hot) else label_columns(names, columns)
+    return Layout(
+        kind,
+        columns,
+        len(columns),
+        label=labels if chosen.label is None else (),
+        class_names=class_names,
+        is_binary=len(columns) == 1,
+    )
 
 
-def _are_answers(column: pa.Array) -> bool:
-    """Whether a column of labels is a yes or no, where it is known."""
-    if pa.types.is_integer(column.type):
-        return all(answer in (-1, 0, 1, None) for answer in pc.unique(column).to_pylist())
-    return all(reads_as_index(text) for text in texts_in(column))
+def _require_effect(names: Sequence[str], layout: Layout, chosen: Columns) -> None:
+    """Refuse choices that would change nothing, or what they are not about."""
+    for option, column in (("prediction", chosen.prediction), ("correct", chosen.correct)):
+        one_of(names, (), column, option=option)
+    if chosen.correct is not None and layout.correct is None:
+        raise PredictionFileError(
+            f"--correct is about the confidence of a prediction, and {span(layout.values)} are {layout.kind}: leave it "
+            "out, or name the confidence with --confidence"
+        )
+    if chosen.percent and (layout.kind == "logits" or layout.sigmoid):
+        raise PredictionFileError(
+            f"--percent is about probabilities, and {span(layout.values)} are logits: leave it out"
+        )
 
 
 def _require_unit(sample: pa.RecordBatch, layout: Layout, *, percent: bool) -> None:
@@ -243,6 +249,16 @@ def _top_label(sample: pa.RecordBatch, confidence: str, chosen: Columns) -> Layo
             f"it with --prediction or --correct; its columns are {some(names)}"
         )
     return Layout("confidence", (confidence,), 1, correct=correct, prediction=None if correct else prediction)
+
+
+def _labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> tuple[str, ...]:
+    """The column of labels, or those that were chosen for the classes, in their order."""
+    if chosen.label is not None and (chosen.one_hot or chosen.multilabel):
+        found = matching(sample.schema.names, chosen.label, option="label")
+        if len(found) > 1:
+            return of_classes(found, layout)
+    label = one_of(_perhaps_of_labels(sample), LABELS, chosen.label, option="label")
+    return () if label is None else (label,)
 
 
 def _perhaps_of_labels(sample: pa.RecordBatch) -> list[str]:

@@ -11,6 +11,7 @@ from counterpoise.predictions.from_arrow import filled
 from counterpoise.predictions.table import PredictionFileError
 
 _SUM_TOLERANCE = 0.05
+_ANSWERS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 _UNORDERED = {b"counterpoise.order": b"none"}
 
 
@@ -131,3 +132,10 @@ def single_ones(column: Any) -> bool:
     """Whether each list has a single 1 and else zeros."""
     rows = np.array(column.to_pylist(), float)
     return bool((((rows == 0) | (rows == 1)).all(-1) & (rows.sum(-1) == 1)).all())
+
+
+def are_single_ones(sample: pa.RecordBatch, columns: tuple[str, ...]) -> bool:
+    """Whether each row of columns of 0 and 1, however they are written, has a single 1."""
+    rows = [sample.column(name).cast(pa.string()).to_pylist() for name in columns]
+    found = np.array([[_ANSWERS.get(str(cell).strip().lower(), -1) for cell in row] for row in rows]).T
+    return bool(((found >= 0).all(-1) & (found.sum(-1) == 1)).all())
