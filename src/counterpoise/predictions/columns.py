@@ -174,7 +174,8 @@ class Layout:
         """What was taken for what, in a line."""
         parts = [f"{self.kind} from {span(self.values)}"]
         if self.is_binary:
-            parts[0] += f", taken as {'P(y = 1)' if self.kind == 'probabilities' else 'the logit of y = 1'}"
+            positive = f"y = {1 if self.class_names is None else self.class_names[1]}"
+            parts[0] += f", taken as {f'P({positive})' if self.kind == 'probabilities' else f'the logit of {positive}'}"
         parts += [f"{what} from {span(names)}" for what, names in self._others() if names]
         if self.decimals is not None:
             least = 0.5 * 10.0**-self.decimals

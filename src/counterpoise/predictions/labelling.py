@@ -210,6 +210,27 @@ def require_rows_of_labels(sample: pa.RecordBatch, layout: Layout, chosen: Colum
         )
 
 
+def require_comparable(sample: pa.RecordBatch, layout: Layout) -> None:
+    """Refuse predictions and labels of which one are numbers and the other names: none would ever be right."""
+    if layout.kind != "confidence" or layout.prediction is None or not layout.label:
+        return
+    label, prediction = layout.label[0], layout.prediction
+    texts = {
+        name: [text for text in texts_in(sample.column(name)) if not reads_as_index(text)]
+        for name in (label, prediction)
+    }
+    known = all(sample.column(name).null_count < len(sample) for name in texts)
+    if known and bool(texts[label]) != bool(texts[prediction]):
+        (name, found), other = (
+            max(texts.items(), key=lambda item: len(item[1])),
+            min(texts, key=lambda name: len(texts[name])),
+        )
+        raise PredictionFileError(
+            f"column {name!r} holds text, such as {found[0]!r:.60}, and column {other!r} numbers, such as "
+            f"{sample.column(other).drop_null()[0].as_py()!r:.60}; write labels and predictions alike"
+        )
+
+
 def multilabel(layout: Layout) -> Layout:
     """The same, each of whose classes is a yes or no."""
     names = layout.class_names or (class_suffixes(layout.values) if len(layout.values) > 1 else None)

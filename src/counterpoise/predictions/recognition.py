@@ -19,7 +19,13 @@ from counterpoise.predictions.columns import (
     matching,
     one_of,
 )
-from counterpoise.predictions.labelling import multilabel, of_classes, require_rows_of_labels, with_labels
+from counterpoise.predictions.labelling import (
+    multilabel,
+    of_classes,
+    require_comparable,
+    require_rows_of_labels,
+    with_labels,
+)
 from counterpoise.predictions.names import (
     CONFIDENCES,
     CORRECT,
@@ -43,10 +49,12 @@ from counterpoise.predictions.offers import of_one_number, perhaps_labels, unnam
 from counterpoise.predictions.sample import (
     is_floating,
     is_list,
+    is_list_of_numbers,
     is_list_of_texts,
     is_number,
     largest,
     list_width,
+    runs_that_sum,
     seems_number,
     sums_to,
     texts_in,
@@ -105,6 +113,7 @@ def find_layout(
     if reading.like is None:
         require_rows_of_labels(sample, layout, chosen)
         _require_effect(names, layout, chosen)
+        require_comparable(sample, layout)
     _require_unit(sample, layout, percent=chosen.percent)
     layout = replace(layout, decimals=None if chosen.percent else _decimals(sample, layout))
     if layout.class_names is not None and len(layout.class_names) != layout.classes:
@@ -144,19 +153,19 @@ def _with_values(sample: pa.RecordBatch, reading: Reading, members: Mapping[str,
         raise AmbiguousInputError(
             f"it holds {' and '.join(f'{kind} ({span(found)})' for kind, found in groups)}", choices
         )
-    confidence = one_of(names, CONFIDENCES, None, option="confidence")
     predicted = one_of(names, PREDICTED, chosen.prediction, option="prediction")
     if groups:
         (kind, columns) = groups[0]
         if kind == "probabilities" and len(columns) == 1 and is_number(sample, columns[0]) and predicted is not None:
+            if bare := _bare_columns(sample, reading):
+                return _laid_out(sample, "probabilities", bare, members, chosen)
             problem = f"column {columns[0]!r} may be the probability of y = 1 or that of the prediction"
             raise AmbiguousInputError(problem, of_one_number(sample, columns[0], predicted))
         return _laid_out(sample, kind, columns, members, chosen)
-    if confidence is not None:
-        return _top_label(sample, confidence, chosen)
-    bare = _bare_columns(sample, reading)
-    if bare:
+    if bare := _bare_columns(sample, reading):
         return _laid_out(sample, "probabilities", bare, members, chosen)
+    if (confidence := one_of(names, CONFIDENCES, None, option="confidence")) is not None:
+        return _top_label(sample, confidence, chosen)
     if reading.like is not None and len(lists := [name for name in names if is_list(sample, name)]) == 1:
         return _laid_out(sample, reading.like.kind, (lists[0],), members, chosen)
     raise unnamed(sample, predicted, chosen)
@@ -171,6 +180,11 @@ def _laid_out(
             raise PredictionFileError(
                 f"column {columns[0]!r} has type {sample.schema.field(columns[0]).type}; it must hold numbers or lists "
                 "of them"
+            )
+        if not is_list_of_numbers(sample, columns[0]):
+            raise PredictionFileError(
+                f"column {columns[0]!r} has type {sample.schema.field(columns[0]).type}, not lists of numbers; give "
+                "each class a column of its own, or write the table as JSON lines, where labels with scores are read"
             )
         width = list_width(sample, columns[0])
         within = members.get(columns[0])
@@ -300,8 +314,9 @@ def _bare_columns(sample: pa.RecordBatch, reading: Reading) -> tuple[str, ...]:
         return digits
     label = one_of(_perhaps_of_labels(sample), LABELS, reading.columns.label, option="label")
     texts = set() if label is None else set(texts_in(sample.column(label)))
-    floats = tuple(name for name in numbers if is_floating(sample, name))
-    found = tuple(name for name in floats if normal_name(name) not in TEXT_NAMES)
-    if len(found) > 1 and texts and texts <= set(found) and sums_to(sample, found, 1):
-        return found
-    return ()
+    found = tuple(name for name in numbers if is_floating(sample, name) and normal_name(name) not in TEXT_NAMES)
+    if len(found) < 2 or not texts or not texts <= set(found):
+        return ()
+    runs = runs_that_sum(sample, found, texts)
+    # All, or where a loss or a weight stands beside them, the only ones.
+    return runs[0] if runs and (len(runs) == 1 or runs[0] == found) else ()

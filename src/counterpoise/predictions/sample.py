@@ -1,6 +1,8 @@
 """What the first rows of a table show: the types of columns, widths of lists, texts, and sums."""
 
 import re
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -126,6 +128,31 @@ def sums_to(sample: pa.RecordBatch, columns: tuple[str, ...], total: float) -> b
     if values is None or not values.size:
         return False
     return bool(((values >= 0).all(-1) & (abs(values.sum(-1) - total) <= _SUM_TOLERANCE * total)).all())
+
+
+def runs_that_sum(
+    sample: pa.RecordBatch, columns: Sequence[str], within: AbstractSet[str] = frozenset()
+) -> list[tuple[str, ...]]:
+    """Columns side by side, with all of some among them, whose rows sum to about 1; the most columns first."""
+    values = values_of(sample, tuple(columns))
+    if values is None or not values.size:
+        return []
+    inside = [place for place, name in enumerate(columns) if name in within]
+    total = np.pad(values.cumsum(-1), ((0, 0), (1, 0)))
+    begun = np.pad((~(values >= 0)).any(0).cumsum(), (1, 0))  # columns so far with a number that is none of 0 or more
+    found = []
+    for first in range(min(inside, default=len(columns)) + 1):
+        last = np.arange(max([first + 1, *inside]) + 1, len(columns) + 1)
+        if len(last):
+            sums = abs(total[:, last] - total[:, [first]] - 1) <= _SUM_TOLERANCE
+            found += [(first, end) for end in last[sums.all(0) & (begun[last] == begun[first])].tolist()]
+    return [tuple(columns[first:end]) for first, end in sorted(found, key=lambda run: run[0] - run[1])]
+
+
+def has_fractions(sample: pa.RecordBatch, name: str) -> bool:
+    """Whether a column holds numbers that are not whole."""
+    values = values_of(sample, (name,)) if is_floating(sample, name) else None
+    return values is not None and bool((values[np.isfinite(values)] % 1 != 0).any())
 
 
 def single_ones(column: Any) -> bool:
