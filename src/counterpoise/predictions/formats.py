@@ -15,7 +15,7 @@ from counterpoise.predictions.json_files import open_json, open_json_lines
 from counterpoise.predictions.labels_beside import with_labels
 from counterpoise.predictions.names import LABELS
 from counterpoise.predictions.parquet import open_parquet
-from counterpoise.predictions.prediction_file import PredictionFile, RawTable, prediction_file, refusing
+from counterpoise.predictions.prediction_file import PredictionFile, RawTable, named_table, prediction_file, refusing
 from counterpoise.predictions.table import PredictionFileError
 from counterpoise.predictions.tensors import open_safetensors, open_torch
 
@@ -89,6 +89,8 @@ def source_of(path: FilePath, *, digest: str | None = None, size: int | None = N
 def open_as(source: Source, reading: Reading) -> PredictionFile:
     """The same, for a reading that may depend on other files."""
     path, labels, raw = source.path, reading.columns.labels, _raw(source)
+    with refusing(path, what=raw.what):
+        raw = named_table(raw, reading.columns)
     if reading.like is not None:
         return prediction_file(raw, reading)
     if labels is not None:

@@ -49,6 +49,8 @@ GROUPED = ("domain", "corruption", "severity")
 """Columns that samples are grouped by wherever they are."""
 TEXT_NAMES = (*LABELS, *PREDICTED, *CORRECT, *IDS, *DESCRIPTIVE, MODEL)
 """Columns that are not predictions, whose cells may be text."""
+KNOWN = (*TEXT_NAMES, *CONFIDENCES, *LOGITS, *PROBABILITIES, CLASS_NAMES)
+"""What somebody means by its name."""
 
 
 def classes_of(columns: tuple[str, ...], labels: Collection[str]) -> tuple[str, ...]:

@@ -53,37 +53,56 @@ def unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> P
             )
     free = [name for name in names if name and normal_name(name) not in TEXT_NAMES and name != chosen.label]
     predicted = predicted or _perhaps_predicted(sample, chosen)
-    label = _only_labels(sample, free, chosen)
-    free = [name for name in free if name not in label.values()]
+    labels = _perhaps_labels(sample, free, chosen)
+    free = [name for name in free if labels != [name]]
     # What a known name calls a prediction may be a list of them all, or a number beside the column that is one.
     predictions = [name for name in names if normal_name(name) in PREDICTED]
     lists = [(name,) for name in (*free, *predictions) if is_list_of_numbers(sample, name)]
     several = [*lists, *_of_classes(sample, [name for name in free if is_number(sample, name)])]
-    choices = [choice for columns in several for choice in _of_columns(sample, columns)]
+    choices = [
+        ({**choice, **_label_beside(columns[0], labels)}, reason)
+        for columns in several
+        for choice, reason in _of_columns(sample, columns)
+    ]
     if not choices:
         # A known name may call the probability of y = 1 a prediction.
         beside = [name for name in predictions if predicted not in (None, name) or has_fractions(sample, name)]
         several = [(name,) for name in _likeliest(sample, [*free, *beside])[:2]]
-        choices = [choice for (name,) in several for choice in _of_one(sample, name, predicted)]
+        choices = [
+            ({**choice, **_label_beside(name, labels)}, reason)
+            for (name,) in several
+            for choice, reason in _of_one(sample, name, predicted)
+        ]
     if not choices:
         wanted = "'logits' or 'probabilities', or one column 'logit_NAME' or 'probability_NAME' for each class"
         return PredictionFileError(f"the table has no predictions: it needs {wanted}; its columns are {some(names)}")
     held = span([name for columns in (lists or several) for name in columns])
     return AmbiguousInputError(
         f"no name says what the predictions are: {held} could be, and its columns are {some(names)}",
-        [({**choice, **label}, reason) for choice, reason in choices],
+        choices,
     )
 
 
-def _only_labels(sample: pa.RecordBatch, free: Sequence[str], chosen: Columns) -> dict[str, str]:
-    """The choice of the column of labels, where no name tells it and only one could be it."""
+def _perhaps_labels(sample: pa.RecordBatch, free: Sequence[str], chosen: Columns) -> list[str]:
+    """Columns that could be the labels, where no name tells it."""
     known = any(normal_name(name) in LABELS for name in sample.schema.names)
     if known or chosen.label is not None or chosen.labels is not None or len(free) == 1:
-        return {}
-    found = [
+        return []
+    return [
         name for name in free if not is_list(sample, name) and not is_floating(sample, name) and repeats(sample, name)
     ]
+
+
+def _label_beside(name: str, labels: Sequence[str]) -> Choice:
+    """The choice of the only column that could be the labels, or the only one that begins as the predictions do."""
+    found = labels if len(labels) == 1 else [label for label in labels if _begin_alike(label, name)]
     return {"label": found[0]} if len(found) == 1 else {}
+
+
+def _begin_alike(one: str, other: str) -> bool:
+    """Whether names such as `test_logits` and `test_labels` tell that they belong together."""
+    beginnings = {normal_name(name).rpartition("_")[0] for name in (one, other)}
+    return len(beginnings) == 1 and "" not in beginnings
 
 
 def _of_columns(sample: pa.RecordBatch, columns: tuple[str, ...]) -> list[tuple[Choice, str]]:
@@ -166,9 +185,13 @@ def perhaps_labels(sample: pa.RecordBatch, layout: Layout, ignored: Sequence[str
             return set(texts) <= known if known else len(texts) <= layout.classes and len(texts) < len(column)
         return pa.types.is_integer(column.type) and _are_indices(column, layout)
 
-    def doubt(name: str) -> tuple[bool, bool]:
+    def doubt(name: str) -> tuple[bool, bool, bool]:
         column = sample.column(name)
-        return _is_predicted(sample, layout, column), pc.count_distinct(column).as_py() == 1
+        return (
+            not _begin_alike(name, layout.values[0]),
+            _is_predicted(sample, layout, column),
+            pc.count_distinct(column).as_py() == 1,
+        )
 
     return tuple(sorted((name for name in ignored if fits(sample.column(name))), key=doubt))
 

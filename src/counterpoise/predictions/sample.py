@@ -100,8 +100,10 @@ def is_unordered(sample: pa.RecordBatch, columns: tuple[str, ...]) -> bool:
 
 
 def values_of(sample: pa.RecordBatch, columns: tuple[str, ...]) -> np.ndarray[Any, Any] | None:
-    """The numbers `[n, K]` of a column of lists or of K columns; None where lists differ in length."""
+    """The numbers `[n, K]` of a column of lists or of K columns; None where lists differ in length, or hold lists."""
     if len(columns) == 1 and is_list(sample, columns[0]):
+        if pa.types.is_nested(sample.schema.field(columns[0]).type.value_type):
+            return None
         rows = sample.column(columns[0]).to_pylist()
         return np.array(rows, float) if rows and len({len(row or ()) for row in rows}) == 1 else None
     return np.column_stack([filled(sample.column(name).cast(pa.float64()), np.nan) for name in columns])
