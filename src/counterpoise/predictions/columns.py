@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from counterpoise._files import FilePath
 from counterpoise.predictions.names import (
@@ -134,6 +134,7 @@ class Layout:
         scale: that values are multiplied by.
         sigmoid: whether the values of a multilabel table are logits.
         decimals: that probabilities were rounded to, where rows show it by not summing to 1.
+        descriptive: of what is known of samples, such as their domain, the column that says it.
         by: columns that samples are grouped by, beside those of known names.
         ignored: columns that mean nothing here.
         perhaps_labels: of these, where no column is known to hold labels, the ones whose values could be labels.
@@ -155,6 +156,7 @@ class Layout:
     scale: float = 1.0
     sigmoid: bool = False
     decimals: int | None = None
+    descriptive: Mapping[str, str] = field(default_factory=dict)
     by: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     perhaps_labels: tuple[str, ...] = ()
@@ -166,8 +168,8 @@ class Layout:
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Every column that is read but for the descriptive ones."""
-        named = (self.prediction, self.correct, self.id, self.model)
+        """Every column that is read."""
+        named = (self.prediction, self.correct, self.id, self.model, *self.descriptive.values())
         return (*self.values, *self.label, *(name for name in named if name is not None), *self.by)
 
     def described(self) -> str:
@@ -189,6 +191,7 @@ class Layout:
         for what, name in (("predictions", self.prediction), ("correctness", self.correct), ("ids", self.id)):
             yield what, () if name is None else (name,)
         yield "models", () if self.model is None else (self.model,)
+        yield from ((known, (name,)) for known, name in self.descriptive.items() if known != name)
         yield from (("groups", (name,)) for name in self.by)
 
 

@@ -24,7 +24,6 @@ _LONGEST_MESSAGE = 300
 _WHAT = "CSV file"
 _INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _SURELY_64_BITS = 18
-_DESCRIPTIVE = {"severity": pa.int64(), "in_distribution": pa.bool_()}
 _SEPARATORS = ",;\t|"
 _ENCODINGS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _IN_UTF8 = "save it as UTF-8, which spreadsheets call CSV UTF-8"
@@ -81,7 +80,7 @@ def open_csv(source: Source) -> RawTable:
 
     def batches(wanted: Sequence[str], layout: Layout | None) -> Iterator[pa.RecordBatch]:
         names = [name for name in dialect.names if name in wanted]
-        types = dict.fromkeys(names, pa.string()) | _DESCRIPTIVE
+        types = dict.fromkeys(names, pa.string())
         values = () if layout is None else layout.values
         types |= {name: pa.string() if name in dialect.written else pa.float64() for name in values}
         ids = None if layout is None else layout.id

@@ -9,10 +9,11 @@ import pyarrow as pa
 from counterpoise._blocks import rows_at_a_time
 from counterpoise._files import FilePath
 from counterpoise.predictions.columns import AmbiguousInputError, Columns, Layout, Reading
+from counterpoise.predictions.descriptive import column_called
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.from_arrow import without_decimals
 from counterpoise.predictions.layout import models_of, tables
-from counterpoise.predictions.names import DESCRIPTIVE, GROUPED, KNOWN, is_found, some
+from counterpoise.predictions.names import GROUPED, KNOWN, is_found, normal_name, some
 from counterpoise.predictions.recognition import find_layout
 from counterpoise.predictions.table import Header, Kind, PredictionFileError, Predictions
 
@@ -150,7 +151,7 @@ def prediction_file(raw: RawTable, reading: Reading) -> PredictionFile:
     header = raw.header or Header(class_names=layout.class_names)
 
     def read(groups: range | None) -> Iterator[Predictions]:
-        row, columns = 0, [*layout.read, *DESCRIPTIVE]
+        row, columns = 0, [*layout.read]
         declared = raw.rows if groups is None else sum(raw.group_rows[group] for group in groups)
         first_row = 0 if groups is None else sum(raw.group_rows[: groups.start])
         with refusing(path, what=raw.what):
@@ -240,15 +241,21 @@ def _unequal(one: RawTable, name: str, other: RawTable, wrong: str) -> Predictio
 
 
 def _grouped(layout: Layout, by: Sequence[str], schema: pa.Schema) -> Layout:
-    for name in by:
-        if name not in schema.names:
-            raise PredictionFileError(f"it has no column {name!r} (--by); its columns are {some(schema.names)}")
+    groups = {layout.descriptive[known] for known in GROUPED if known in layout.descriptive}
+    chosen = []
+    for asked in by:
+        name = column_called(schema.names, asked)
+        if name is None:
+            raise PredictionFileError(f"it has no column {asked!r} (--by); its columns are {some(schema.names)}")
         if pa.types.is_nested(schema.field(name).type):
             raise PredictionFileError(
                 f"column {name!r} (--by) holds {schema.field(name).type}, not a value for each row"
             )
-    ignored = tuple(name for name in layout.ignored if name not in by)
-    return replace(layout, by=tuple(name for name in by if name not in GROUPED), ignored=ignored)
+        if normal_name(name) == "severity" and name not in groups:
+            raise PredictionFileError(f"column {name!r} (--by) holds text, not whole numbers; rename it to group by it")
+        chosen.append(name)
+    ignored = tuple(name for name in layout.ignored if name not in chosen)
+    return replace(layout, by=tuple(name for name in chosen if name not in groups), ignored=ignored)
 
 
 def _notices(raw: RawTable, layout: Layout) -> tuple[str, ...]:

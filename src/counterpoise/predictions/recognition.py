@@ -19,6 +19,7 @@ from counterpoise.predictions.columns import (
     matching,
     one_of,
 )
+from counterpoise.predictions.descriptive import column_called, descriptive_columns
 from counterpoise.predictions.labelling import (
     multilabel,
     of_classes,
@@ -29,7 +30,6 @@ from counterpoise.predictions.labelling import (
 from counterpoise.predictions.names import (
     CONFIDENCES,
     CORRECT,
-    DESCRIPTIVE,
     IDS,
     LABELS,
     MODEL,
@@ -100,7 +100,7 @@ def find_layout(
         layout,
         class_names=named if layout.kind in VALUES or layout.kind == "multilabel" else None,
         id=one_of(names, IDS, chosen.id, option="id"),
-        model=MODEL if MODEL in names else None,
+        model=column_called(names, MODEL),
         named_by_number=all(map(is_index, chosen.names() or ("",))),
         scale=0.01 if chosen.percent else 1.0,
     )
@@ -120,7 +120,8 @@ def find_layout(
         raise PredictionFileError(
             f"there are {len(layout.class_names)} class names for {layout.classes} classes: {some(layout.class_names)}"
         )
-    used = {*layout.read, *DESCRIPTIVE}
+    layout = replace(layout, descriptive=descriptive_columns(sample, layout.read))
+    used = {*layout.read}
     ignored = tuple(name for name in names if name not in used and name)
     perhaps = () if layout.label or layout.correct else perhaps_labels(sample, layout, ignored)
     return replace(layout, ignored=ignored, perhaps_labels=perhaps)
