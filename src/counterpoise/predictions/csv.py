@@ -111,11 +111,12 @@ def _dialect(source: Source) -> _Dialect:
         raise PredictionFileError("it is empty; write it again")
     if (place := lines[0].find("\N{REPLACEMENT CHARACTER}")) >= 0:
         raise PredictionFileError(f"its header line is not UTF-8 after {lines[0][:place][-20:]!r}; {_IN_UTF8}")
-    separator, names, first = _first_cells(lines)
+    separator, names, rows = _first_cells(lines)
+    first = rows[0] if rows else ()
     lacking = len(first) == len(names) + 1
     if lacking:  # at the end where lines end with a separator, else the names of rows
         names = ("", *names) if first[-1] else (*names, "")
-    comma = separator != "," and any(re.fullmatch(r"-?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?\s*%?", cell) for cell in first)
+    comma = separator != "," and _has_decimal_commas(rows)
     return _Dialect(
         names=names,
         first=first,
@@ -133,19 +134,39 @@ def _dialect(source: Source) -> _Dialect:
     )
 
 
-def _first_cells(lines: list[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The separator, and the cells of the header line and of the line after it."""
+def _first_cells(lines: list[str]) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """The separator, and the cells of the header line and of lines after it."""
     found = [_split(lines, separator) for separator in _SEPARATORS]
-    # The one that makes most of the header line; a space only where no other makes anything.
-    separator, names, first = max(found, key=lambda each: (len(each[1]), len(each[1]) == len(each[2])))
+    # The one by which lines are as long as the header line, which names with commas are not, and that makes most of it;
+    # a space only where no other makes anything.
+    separator, names, rows = max(found, key=lambda each: (len(each[1]) > 1 and _agree(*each[1:]), len(each[1])))
     if len(names) == 1:
-        separator, names, first = _split(lines, " ")
+        separator, names, rows = _split(lines, " ")
     if number := _fraction(names):
         raise PredictionFileError(
             f"its first line holds numbers, such as {number!r:.40}, where names of columns are due; write a header "
             "line above it, such as prob_0,prob_1,label"
         )
-    return separator, names, first
+    return separator, names, rows
+
+
+def _agree(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> bool:
+    """Whether lines have a cell for each name, or all one more; of several, the last may be a part of one."""
+    lengths = {len(row) for row in rows[: max(1, len(rows) - 1)]}
+    return lengths in ({len(names)}, {len(names) + 1})
+
+
+def _has_decimal_commas(rows: list[tuple[str, ...]]) -> bool:
+    """Whether more columns have numbers with commas than with points: a price or a version may be written otherwise."""
+    commas, points = (
+        sum(
+            any(re.fullmatch(rf"-?[0-9]*[{point}][0-9]+([eE][+-]?[0-9]+)?\s*%?", cell) for cell in column)
+            for column in cells
+        )
+        for cells in [[*itertools.zip_longest(*rows, fillvalue="")]]
+        for point in ",."
+    )
+    return commas > points
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -161,10 +182,16 @@ def _fraction(cells: Sequence[str]) -> str | None:
     return next((cell for cell in cells if re.fullmatch(r"\s*[+-]?[0-9]*[.][0-9]+([eE][+-]?[0-9]+)?\s*", cell)), None)
 
 
-def _split(lines: list[str], separator: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The cells of the header line and of the line after it."""
-    cells = filter(None, csv.reader(io.StringIO("\n".join(lines)), delimiter=separator))
-    return separator, tuple(next(cells, ())), tuple(next(cells, ()))
+def _split(lines: list[str], separator: str) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """The cells of the header line and of the lines after it."""
+    found = list[tuple[str, ...]]()
+    try:
+        found.extend(tuple(row) for row in csv.reader(io.StringIO("\n".join(lines)), delimiter=separator) if row)
+    except csv.Error:  # such as a text that is too long, about which Arrow is right
+        if len(found) < 2:
+            raise
+    names, *rows = found or [()]
+    return separator, names, rows
 
 
 def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:
