@@ -123,6 +123,7 @@ class Layout:
         width: values a row.
         members: M of an ensemble, or None.
         label: the column of labels, none, or one for each class, as a multilabel table has them and perhaps one-hot.
+        missing: texts that stand for no label.
         class_names: of the outputs in order, where known.
         named_by_number: whether labels are numbers among these names, and not indices.
         prediction: the column of the predicted class, of a table of confidences.
@@ -145,6 +146,7 @@ class Layout:
     width: int
     members: int | None = None
     label: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     class_names: tuple[str, ...] | None = None
     named_by_number: bool = False
     prediction: str | None = None

@@ -3,6 +3,7 @@
 Arrow's own `to_numpy` would import pandas where it is installed, which takes longer than reading most files.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -100,3 +101,19 @@ def refuse_null(column: Any, name: str, first_row: int, *, width: int = 1) -> No
     if column.null_count:
         row = first_row + pc.index(column.is_null(), True).as_py() // width
         raise PredictionFileError(f"row {row}, column {name!r} is missing; fill it in or leave the row out")
+
+
+def without(column: Any, words: Sequence[str]) -> Any:
+    """A column of text in which these stand for what is missing."""
+    if not words or not holds_text(column.type):
+        return column
+    kept = column.dictionary if pa.types.is_dictionary(column.type) else column
+    found = pc.is_in(kept, pa.array(words, kept.type))
+    if not pc.any(found).as_py():
+        return column
+    if pa.types.is_dictionary(column.type):
+        codes = pc.if_else(
+            pc.is_in(column.indices, pc.indices_nonzero(found).cast(column.indices.type)), None, column.indices
+        )
+        return pa.DictionaryArray.from_arrays(codes, kept)
+    return pc.if_else(found, None, column)

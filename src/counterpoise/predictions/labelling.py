@@ -7,17 +7,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from counterpoise.predictions.columns import AmbiguousInputError, Choice, Columns, Layout, places_of
+from counterpoise.predictions.from_arrow import without
 from counterpoise.predictions.names import (
+    MISSING,
     POSITIVE,
+    PREDICTED,
     TRUTH,
     VALUES,
     class_suffixes,
     classes_of,
+    ends_with,
     index_of,
+    is_found,
     is_index,
+    is_of_labels,
     joined,
     listed,
     natural,
+    normal_name,
     numbers_of,
     reads_as_index,
     some,
@@ -38,6 +45,26 @@ from counterpoise.predictions.sample import (
 from counterpoise.predictions.table import Kind, PredictionFileError
 
 _MOST_NAMES = 1000
+
+
+def without_missing(
+    sample: pa.RecordBatch, chosen: Columns, class_names: tuple[str, ...] | None
+) -> tuple[pa.RecordBatch, tuple[str, ...]]:
+    """The first rows without the texts that stand for no label, and these: those that nothing calls a class."""
+    names: list[str] = sample.schema.names
+    classes = [*(chosen.names() or ()), *(class_names or ()), *names]
+    for name in names:
+        if normal_name(name) in PREDICTED or name == chosen.prediction:
+            classes += texts_in(sample.column(name))
+        classes += categories_of(sample, name) or ()
+    missing = tuple(word for word in MISSING if not any(ends_with(name, word) for name in classes))
+    labels = [
+        name for name in names if is_of_labels(name) or (chosen.label is not None and is_found([name], chosen.label))
+    ]
+    for name in labels:
+        place = sample.schema.get_field_index(name)
+        sample = sample.set_column(place, sample.schema.field(name), without(sample.column(place), missing))
+    return sample, missing
 
 
 def with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layout:

@@ -22,6 +22,7 @@ from counterpoise.predictions.from_arrow import (
     refuse_null,
     texts_of,
     truths_of,
+    without,
 )
 from counterpoise.predictions.names import SPACES, TRUTH, index_of, some, span, stripped
 from counterpoise.predictions.table import (
@@ -132,6 +133,7 @@ def _raw_values(columns: dict[str, Any], layout: Layout, first_row: int) -> Arra
 
 
 def _label_array(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
+    columns = columns | {name: without(columns[name], layout.missing) for name in layout.label}
     if layout.kind == "confidence":
         return _hits(columns, layout, rows, first_row)
     if layout.kind == "multilabel":

@@ -41,6 +41,9 @@ PROBABILITIES = (
 VALUES: dict[Kind, tuple[str, ...]] = {"logits": LOGITS, "probabilities": PROBABILITIES}
 TRUTH = {"true": 1, "false": 0}
 """Labels of two classes that are no numbers."""
+_LABEL_OF = tuple(f"{name}_" for name in LABELS)
+MISSING = ("NA", "N/A", "<NA>", "NaN", "nan", "None", "null", "NULL")
+"""Labels that stand for none, as R, pandas and databases write them, unless a class is called so."""
 _LARGEST_EXACT = 2.0**53
 POSITIVE = ("1", "pos", "positive", "true", "yes")
 """What follows the prefix in the name of a binary model's only column: the probability is that of y = 1."""
@@ -85,6 +88,21 @@ def label_columns(names: Sequence[str], values: tuple[str, ...]) -> tuple[str, .
         if set(wanted) <= set(names):
             return wanted
     return ()
+
+
+def is_of_labels(name: str) -> bool:
+    """Whether a column is called as labels are, or as those of a class."""
+    normal = normal_name(name)
+    return normal in LABELS or (normal not in TEXT_NAMES and normal.startswith(_LABEL_OF))
+
+
+def ends_with(name: str, word: str) -> bool:
+    """Whether a name is a word, or ends with it as a part of its own.
+
+    >>> ends_with("prob_NA", "na"), ends_with("P(y=None)", "None"), ends_with("banana", "na")
+    (True, True, False)
+    """
+    return re.search(rf"(^|[\W_]){re.escape(word)}\W*$", name, re.IGNORECASE) is not None
 
 
 def class_suffixes(columns: tuple[str, ...]) -> tuple[str, ...]:

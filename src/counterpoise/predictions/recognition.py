@@ -26,6 +26,7 @@ from counterpoise.predictions.labelling import (
     require_comparable,
     require_rows_of_labels,
     with_labels,
+    without_missing,
 )
 from counterpoise.predictions.names import (
     CONFIDENCES,
@@ -94,10 +95,12 @@ def find_layout(
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise PredictionFileError(f"the column {repeated!r} appears more than once")
     chosen = reading.columns
+    sample, missing = without_missing(sample, chosen, class_names)
     layout = _with_values(sample, reading, members or {})
     named = _class_names(chosen.names(), layout.class_names, class_names)
     layout = replace(
         layout,
+        missing=missing,
         class_names=named if layout.kind in VALUES or layout.kind == "multilabel" else None,
         id=one_of(names, IDS, chosen.id, option="id"),
         model=column_called(names, MODEL),
