@@ -2,7 +2,9 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import feather
 
 from counterpoise.predictions import AmbiguousInputError, Columns, PredictionFileError, read_predictions
 from counterpoise.predictions.names import MISSING
@@ -83,6 +85,17 @@ def test_beside_predicted_classes_and_in_rows(tmp_path, suffix):
     frame = pd.DataFrame({f"prob_{name}": P[:, k] for k, name in enumerate(names)} | rows)
     (frame.to_csv if suffix == "csv" else frame.to_parquet)(tmp_path / f"r.{suffix}", index=False)
     np.testing.assert_array_equal(read_predictions(tmp_path / f"r.{suffix}", Columns(one_hot=True)).labels, WANTED)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+)
+def test_every_type_of_text(tmp_path, kind):
+    labels = pa.array(with_gaps(np.array(["cat", "dog", "owl"])[Y].tolist(), "NA"))
+    labels = labels.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else labels.cast(kind)
+    columns = {f"prob_{name}": P[:, k] for k, name in enumerate(["cat", "dog", "owl"])}
+    feather.write_feather(pa.table(columns | {"label": labels}), tmp_path / "p.feather", compression="uncompressed")
+    np.testing.assert_array_equal(read_predictions(tmp_path / "p.feather").labels, WANTED)
 
 
 def test_other_words_are_refused(tmp_path):

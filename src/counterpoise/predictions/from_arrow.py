@@ -107,8 +107,8 @@ def without(column: Any, words: Sequence[str]) -> Any:
     """A column of text in which these stand for what is missing."""
     if not words or not holds_text(column.type):
         return column
-    kept = column.dictionary if pa.types.is_dictionary(column.type) else column
-    found = pc.is_in(kept, pa.array(words, kept.type))
+    kept = as_text(column.dictionary if pa.types.is_dictionary(column.type) else column)
+    found = pc.is_in(kept, pa.array(words, pa.large_string()))
     if not pc.any(found).as_py():
         return column
     if pa.types.is_dictionary(column.type):
@@ -116,4 +116,4 @@ def without(column: Any, words: Sequence[str]) -> Any:
             pc.is_in(column.indices, pc.indices_nonzero(found).cast(column.indices.type)), None, column.indices
         )
         return pa.DictionaryArray.from_arrays(codes, kept)
-    return pc.if_else(found, None, column)
+    return pc.if_else(found, None, kept)

@@ -63,7 +63,7 @@ def without_missing(
     ]
     for name in labels:
         place = sample.schema.get_field_index(name)
-        sample = sample.set_column(place, sample.schema.field(name), without(sample.column(place), missing))
+        sample = sample.set_column(place, name, without(sample.column(place), missing))
     return sample, missing
 
 
