@@ -67,6 +67,18 @@ def test_a_column_of_one_name_pairs_them_whatever_it_is_called(tmp_path, name):
     assert table.labels.tolist() == [label for _, label in rows]
 
 
+@pytest.mark.parametrize("name", ["id", "filename"])
+def test_ids_with_zeros_before_them_are_texts(tmp_path, name):
+    rows = [(f"{row:05}", ["cat", "dog"][row % 3 % 2]) for row in range(40)]
+    predictions = written(tmp_path / "p.csv", [name, "cat", "dog"], *((key, 0.25, 0.75) for key, _ in rows))
+    labels = written(tmp_path / "y.csv", [name, "label"], *shuffled(rows))
+    if name == "filename":
+        with pytest.raises(AmbiguousInputError, match="'filename' may tell which label"):
+            read_predictions(predictions, Columns(labels=str(labels)))
+    table = read_predictions(predictions, Columns(labels=str(labels), id=name))
+    assert [table.header.class_names[label] for label in table.labels] == [label for _, label in rows]
+
+
 def test_how_labels_belong_to_rows_is_asked_where_a_column_could_tell(tmp_path):
     rows = [(f"{row}.png", row % 3 % 2) for row in range(40)]
     head, values = ["filename", "prob_0", "prob_1"], [(key, 0.25, 0.75) for key, _ in rows]

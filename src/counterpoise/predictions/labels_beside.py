@@ -48,7 +48,8 @@ def with_labels(raw: RawTable, beside: RawTable, chosen: Columns) -> tuple[RawTa
     if own is None and raw.rows not in (None, len(labels)):
         raise PredictionFileError(f"{raw.source.path}: {path} has {len(labels):,} labels for the {raw.rows:,} rows")
     with refusing(raw.source.path, what=raw.what):
-        sample = raw.sample.append_column(name, find(raw.sample, 0)[0])
+        first = raw.sample if own is None else _first_rows(raw, [own])
+        sample = raw.sample.append_column(name, find(first, 0)[0])
     layout = None if raw.layout is None else replace(raw.layout, label=(name,))
     joined = replace(raw, sample=sample, batches=batches, group_rows=(), layout=layout)
     columns = replace(chosen, label=name, labels=None, row_by_row=False, id=own or chosen.id)
@@ -91,15 +92,12 @@ def _require_no_ids(raw: RawTable, beside: RawTable, label: str, theirs: Sequenc
     names = [name for name in raw.sample.schema.names if name and _may_be_ids(raw.sample, name)]
     both = [name for name in beside.sample.schema.names if name in names and name != label]
     known = {name: _texts(beside.column(name)) for name in dict.fromkeys((*theirs, *both))}
+    own = _first_rows(raw, names) if known else raw.sample
     distinct = {name: set(texts) for name, texts in known.items() if len(set(texts)) == len(texts)}
     shared = [
         name
         for name in names
-        if any(
-            distinct[other].intersection(_texts(raw.sample.column(name)))
-            for other in distinct
-            if other in (name, *theirs)
-        )
+        if any(distinct[other].intersection(_texts(own.column(name))) for other in distinct if other in (name, *theirs))
     ]
     choices: list[tuple[Choice, str]] = [({"id": name}, "by this column") for name in shared]
     if raw.rows in (None, len(beside.column(label))):
@@ -108,6 +106,18 @@ def _require_no_ids(raw: RawTable, beside: RawTable, label: str, theirs: Sequenc
         raise AmbiguousInputError(f"{some(shared)} may tell which label of {path} belongs to which row", choices)
     if theirs and choices:
         raise AmbiguousInputError(f"{path} has ids in {theirs[0]!r}, and here are none", choices)
+
+
+def _first_rows(raw: RawTable, names: Sequence[str]) -> pa.RecordBatch:
+    """The rows of the sample as they are read: 007 is a name there, and 7 in the sample."""
+    rows, found = len(raw.sample), list[pa.RecordBatch]()
+    for batch in raw.batches(names, raw.layout):
+        found.append(batch)
+        rows -= len(batch)
+        if rows <= 0:
+            break
+    table = pa.Table.from_batches(found).slice(0, len(raw.sample)).combine_chunks()
+    return table.to_batches()[0]
 
 
 def _may_be_ids(sample: pa.RecordBatch, name: str) -> bool:
