@@ -15,7 +15,7 @@ import pyarrow.csv as pa_csv
 from counterpoise.predictions.columns import Layout
 from counterpoise.predictions.compression import opened, read_bytes
 from counterpoise.predictions.digest import Source
-from counterpoise.predictions.names import TEXT_NAMES, normal_name
+from counterpoise.predictions.names import KNOWN, TEXT_NAMES, normal_name
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import PredictionFileError
 
@@ -24,7 +24,10 @@ _LONGEST_MESSAGE = 300
 _WHAT = "CSV file"
 _INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _SURELY_64_BITS = 18
+_LINES, _COMPARED = 100, 20
+"""Read for the decimal point, and for each separator."""
 _SEPARATORS = ",;\t|"
+_FRACTION = r"-?[0-9]*[{}][0-9]+([eE][+-]?[0-9]+)?\s*%?"
 _ENCODINGS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _IN_UTF8 = "save it as UTF-8, which spreadsheets call CSV UTF-8"
 
@@ -103,7 +106,7 @@ def _dialect(source: Source) -> _Dialect:
     encoding = _ENCODINGS.get(head[:2], "utf-8-sig")
     text = head.decode(encoding, errors="replace")
     comments = list(itertools.takewhile(re.compile(r'#|"?sep=."?$').match, _lines(text)))
-    lines = [line for line in itertools.islice(_lines(text), len(comments), len(comments) + 100) if line.strip()]
+    lines = [line for line in itertools.islice(_lines(text), len(comments), len(comments) + _LINES) if line.strip()]
     in_comment = bool(comments and lines) and _has_number(lines[0])
     if in_comment:
         lines.insert(0, comments[-1].removeprefix("#").strip())
@@ -116,7 +119,7 @@ def _dialect(source: Source) -> _Dialect:
     lacking = len(first) == len(names) + 1
     if lacking:  # at the end where lines end with a separator, else the names of rows
         names = ("", *names) if first[-1] else (*names, "")
-    comma = separator != "," and _has_decimal_commas(rows)
+    comma = separator != "," and _has_decimal_commas(names, rows)
     return _Dialect(
         names=names,
         first=first,
@@ -136,12 +139,11 @@ def _dialect(source: Source) -> _Dialect:
 
 def _first_cells(lines: list[str]) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
     """The separator, and the cells of the header line and of lines after it."""
-    found = [_split(lines, separator) for separator in _SEPARATORS]
+    found = [_split(lines[:_COMPARED], separator) for separator in _SEPARATORS]
     # The one by which lines are as long as the header line, which names with commas are not, and that makes most of it;
     # a space only where no other makes anything.
-    separator, names, rows = max(found, key=lambda each: (len(each[1]) > 1 and _agree(*each[1:]), len(each[1])))
-    if len(names) == 1:
-        separator, names, rows = _split(lines, " ")
+    separator, names, _ = max(found, key=lambda each: (len(each[1]) > 1 and _agree(*each[1:]), len(each[1])))
+    separator, names, rows = _split(lines, separator if len(names) != 1 else " ")
     if number := _fraction(names):
         raise PredictionFileError(
             f"its first line holds numbers, such as {number!r:.40}, where names of columns are due; write a header "
@@ -156,14 +158,18 @@ def _agree(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> bool:
     return lengths in ({len(names)}, {len(names) + 1})
 
 
-def _has_decimal_commas(rows: list[tuple[str, ...]]) -> bool:
-    """Whether more columns have numbers with commas than with points: a price or a version may be written otherwise."""
+def _has_decimal_commas(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> bool:
+    """Whether more columns have numbers with commas than with points: a price or a version may be written otherwise.
+
+    One whose name is known counts twice.
+    """
+    columns = list(zip(names, itertools.zip_longest(*rows, fillvalue=""), strict=False))
     commas, points = (
         sum(
-            any(re.fullmatch(rf"-?[0-9]*[{point}][0-9]+([eE][+-]?[0-9]+)?\s*%?", cell) for cell in column)
-            for column in cells
+            1 + (normal_name(name) in KNOWN)
+            for name, cells in columns
+            if any(point in cell and re.fullmatch(_FRACTION.format(point), cell) for cell in cells)
         )
-        for cells in [[*itertools.zip_longest(*rows, fillvalue="")]]
         for point in ",."
     )
     return commas > points

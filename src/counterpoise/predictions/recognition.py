@@ -321,6 +321,7 @@ def _bare_columns(sample: pa.RecordBatch, reading: Reading) -> tuple[str, ...]:
     found = tuple(name for name in numbers if is_floating(sample, name) and normal_name(name) not in TEXT_NAMES)
     if len(found) < 2 or not texts or not texts <= set(found):
         return ()
-    runs = runs_that_sum(sample, found, texts)
-    # All, or where a loss or a weight stands beside them, the only ones.
-    return runs[0] if runs and (len(runs) == 1 or runs[0] == found) else ()
+    if sums_to(sample, found, 1):
+        return found
+    runs = runs_that_sum(sample, found, texts)  # where a loss or a weight stands beside them
+    return runs[0] if len(runs) == 1 else ()

@@ -145,9 +145,10 @@ def runs_that_sum(
     found = []
     for first in range(min(inside, default=len(columns)) + 1):
         last = np.arange(max([first + 1, *inside]) + 1, len(columns) + 1)
-        if len(last):
-            sums = abs(total[:, last] - total[:, [first]] - 1) <= _SUM_TOLERANCE
-            found += [(first, end) for end in last[sums.all(0) & (begun[last] == begun[first])].tolist()]
+        last = last[begun[last] == begun[first]]
+        last = last[abs(total[0, last] - total[0, first] - 1) <= _SUM_TOLERANCE]  # most fail in the first row
+        sums = abs(total[:, last] - total[:, [first]] - 1) <= _SUM_TOLERANCE
+        found += [(first, end) for end in last[sums.all(0)].tolist()]
     return [tuple(columns[first:end]) for first, end in sorted(found, key=lambda run: run[0] - run[1])]
 
 
