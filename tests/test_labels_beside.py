@@ -58,11 +58,12 @@ def shuffled(rows):
     return [rows[place] for place in np.random.default_rng(3).permutation(len(rows))]
 
 
+@pytest.mark.parametrize("head", ["label", "species"])
 @pytest.mark.parametrize("name", ["filename", "path", "id", "Sample ID"])
-def test_a_column_of_one_name_pairs_them_whatever_it_is_called(tmp_path, name):
+def test_a_column_of_one_name_pairs_them_whatever_it_is_called(tmp_path, name, head):
     rows = [(f"{row}.png", row % 2) for row in range(40)]
     predictions = written(tmp_path / "p.csv", [name, "prob_0", "prob_1"], *((key, 0.25, 0.75) for key, _ in rows))
-    labels = written(tmp_path / "y.csv", [name, "label"], *shuffled(rows))
+    labels = written(tmp_path / "y.csv", [name, head], *shuffled(rows))
     table = read_predictions(predictions, Columns(labels=str(labels), id=name))
     assert table.labels.tolist() == [label for _, label in rows]
 

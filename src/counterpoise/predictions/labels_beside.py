@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ def with_labels(raw: RawTable, beside: RawTable, chosen: Columns) -> tuple[RawTa
     """The table with the labels of another one, which of its columns they are then, and how they were found."""
     path = beside.source.path
     with refusing(path, what=beside.what):
-        label = _label_column(beside.sample.schema.names)
+        label = _label_column(beside.names, {*raw.names, chosen.id})
     with refusing(raw.source.path, what=raw.what):
         ids = _ids(raw, beside, label, chosen)
     labels = _plain(beside.column(label))
@@ -56,9 +57,11 @@ def with_labels(raw: RawTable, beside: RawTable, chosen: Columns) -> tuple[RawTa
     return joined, columns, f"labels from {path}, {'row by row' if own is None else f'by {own!r}'}"
 
 
-def _label_column(names: Sequence[str]) -> str:
+def _label_column(names: Sequence[str], others: AbstractSet[str | None]) -> str:
+    """The column of a known name, or the only one that is neither of ids nor one that the predictions have as well."""
     known = [name for name in names if normal_name(name) in LABELS]
-    found = known or [name for name in names if normal_name(name) not in IDS]
+    free = [name for name in names if normal_name(name) not in IDS]
+    found = known or [name for name in free if name not in others] or free
     if len(found) != 1:
         raise PredictionFileError(
             f"it needs one column of labels, such as 'label', and may have ids; its columns are {some(names)}"
@@ -71,9 +74,9 @@ def _ids(raw: RawTable, beside: RawTable, label: str, chosen: Columns) -> tuple[
     if chosen.row_by_row:
         return None
     path = beside.source.path
-    names = raw.sample.schema.names
+    names = raw.names
     own = one_of(names, IDS, chosen.id, option="id") if raw.layout is None else raw.layout.id
-    others = [name for name in beside.sample.schema.names if name and name != label]
+    others = [name for name in beside.names if name and name != label]
     theirs = [name for name in others if normal_name(name) in IDS]
     if own is None:
         _require_no_ids(raw, beside, label, theirs)
@@ -89,8 +92,8 @@ def _ids(raw: RawTable, beside: RawTable, label: str, chosen: Columns) -> tuple[
 def _require_no_ids(raw: RawTable, beside: RawTable, label: str, theirs: Sequence[str]) -> None:
     """Ask how labels belong to rows, where a column of one name, or of ids, tells the rows of the labels apart."""
     path = beside.source.path
-    names = [name for name in raw.sample.schema.names if name and _may_be_ids(raw.sample, name)]
-    both = [name for name in beside.sample.schema.names if name in names and name != label]
+    names = [name for name in raw.names if name and _may_be_ids(raw.sample, name)]
+    both = [name for name in beside.names if name in names and name != label]
     known = {name: _texts(beside.column(name)) for name in dict.fromkeys((*theirs, *both))}
     own = _first_rows(raw, names) if known else raw.sample
     distinct = {name: set(texts) for name, texts in known.items() if len(set(texts)) == len(texts)}
