@@ -176,6 +176,21 @@ def _arrays(forms: Forms) -> None:
     forms.table("bare.csv", _wide(forms, "{name}") | {"id": range(SAMPLES)})
     forms.forms.pop()
     forms.add("names in labels of a file", "bare.csv", "--labels", "truth.csv")
+    files = [f"{row}.png" for row in range(SAMPLES)]
+    pd.DataFrame({"file": files, "label": forms.texts})[::-1].to_csv(forms.folder / "truth_by_file.csv", index=False)
+    forms.table("by_file.csv", _wide(forms, "prob_{name}") | {"file": files})
+    forms.forms.pop()
+    forms.add("labels by a column of both", "by_file.csv", "--labels", "truth_by_file.csv", asks=True)
+    forms.add("ids of labels alone", "logits.npy", "--labels", "numbered.csv", asks=True)
+    pd.DataFrame({"id": range(SAMPLES), "label": y}).to_csv(forms.folder / "numbered.csv", index=False)
+    turned = dict(reversed(_wide(forms, "prob_class_{index}").items()))
+    forms.table("numbered_names.csv", turned | {"label": y})
+    rows = {f"label_{name}": (y == index).astype(int) for index, name in enumerate(NAMES)}
+    forms.table("one_hot.csv", _wide(forms, "prob_{name}") | rows, asks=True)
+    forms.arrays("splits.npz", train_logits=np.r_[z, z], train_labels=np.r_[y, y], test_logits=z, test_labels=y, **ask)
+    missing = np.where(np.arange(2 * SAMPLES) < SAMPLES, np.r_[forms.texts, forms.texts], "NA")
+    twice = {name: np.r_[column, column] for name, column in _wide(forms, "prob_{name}").items()}
+    forms.table("missing.csv", twice | {"label": missing})
     forms.add("labels as text", "logits.npy", "--labels", "texts.csv", "--class-names", ",".join(NAMES))
     save_file({"logits": z, "labels": y}, forms.folder / "pair.safetensors")
     forms.add("pair.safetensors")

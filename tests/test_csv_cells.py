@@ -121,7 +121,7 @@ def test_classes_that_are_numbers(tmp_path):
     path = csv_file(tmp_path, "prob_1,prob_3,prob_2,label\n" + rows)
     with pytest.raises(AmbiguousInputError, match="not numbered from 0 to 2") as asked:
         read_predictions(path)
-    ((choice, _),) = asked.value.choices
+    choice = asked.value.choices[0][0]
     assert choice == {"class_names": "1,3,2"}
     table = read_predictions(path, Columns(**choice))
     assert (table.labels.tolist(), table.header.class_names) == ([0, 2, 1], ("1", "3", "2"))

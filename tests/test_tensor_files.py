@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.predictions import Columns, PredictionFileError, read_predictions
+from counterpoise.predictions import AmbiguousInputError, Columns, PredictionFileError, read_predictions
 from prediction_tables import refusal
 
 LOGITS, LABELS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, -1, 1, 0])
@@ -93,3 +93,22 @@ def test_weights_hold_no_predictions(tmp_path):
     for held in (network.state_dict(), {"epoch": 3, "state_dict": network.state_dict()}):
         with pytest.raises(PredictionFileError, match=r"a network's weights, such as '0\.weight', not its predictions"):
             read_predictions(saved(tmp_path, held))
+
+
+def test_names_within_tell_what_has_one_name_apart(tmp_path):
+    others, theirs = LOGITS[:5] + 1, LABELS[:5]
+    held = {"train": {"logits": LOGITS, "labels": LABELS}, "test": {"logits": others, "labels": theirs}}
+    for path in (saved(tmp_path, held), saved(tmp_path, dict(reversed(held.items())), "turned.pt")):
+        with pytest.raises(AmbiguousInputError) as asked:
+            read_predictions(path)
+        found = {choice["logits"]: dict(choice) for choice, _ in asked.value.choices}
+        assert {name: choice["label"] for name, choice in found.items()} == {
+            "train.logits": "train.labels",
+            "test.logits": "test.labels",
+        }
+        for split, (logits, labels) in {"train": (LOGITS, LABELS), "test": (others, theirs)}.items():
+            table = read_predictions(path, Columns(**found[f"{split}.logits"]))
+            np.testing.assert_array_equal(table.values, logits)
+            np.testing.assert_array_equal(table.labels, labels)
+        with pytest.raises(PredictionFileError, match=r"array 'train\.labels' has 6 rows and 'test\.logits' has 5"):
+            read_predictions(path, Columns(logits="test.logits", label="train.labels"))

@@ -32,7 +32,9 @@ class ColumnArguments:
     id: Name = None
     """Column of sample ids, which pair the samples of models."""
     labels: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """File of labels, one for each row."""
+    """File of labels: by ids, where both files have them, else one for each row in their order."""
+    row_by_row: Flag = False
+    """The labels of that file are in the order of the rows, whatever ids there are."""
     class_names: Name = None
     """Names of the outputs in order, with commas between them, where labels are text."""
     percent: Flag = False
@@ -55,6 +57,7 @@ class ColumnArguments:
             correct=self.correct,
             id=self.id,
             labels=self.labels,
+            row_by_row=self.row_by_row,
             class_names=self.class_names,
             percent=self.percent,
             one_hot=self.one_hot,

@@ -7,6 +7,7 @@ import math
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import IO
 
 import numpy as np
@@ -17,13 +18,12 @@ from counterpoise._blocks import rows_at_a_time
 from counterpoise.predictions.columns import Layout
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.limits import check_expansion
-from counterpoise.predictions.names import CLASS_NAMES, CONFIDENCES, TEXT_NAMES, VALUES
+from counterpoise.predictions.names import CLASS_NAMES, KNOWN
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import Array, PredictionFileError, native
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0, (3, 0): npy.read_array_header_2_0}
 _SAMPLE_ROWS = 1000
-_KNOWN = (*TEXT_NAMES, *CONFIDENCES, *(name for names in VALUES.values() for name in names), CLASS_NAMES)
 
 
 def open_npz(source: Source) -> RawTable:
@@ -42,12 +42,16 @@ def open_npy(source: Source) -> RawTable:
 
 
 def of_arrays(source: Source, arrays: Mapping[str, Array], *, what: str) -> RawTable:
-    """A table of which each array is a column; what has another number of rows than most is passed over."""
+    """A table of which each array is a column; those of another number of rows make others."""
     names = arrays.get(CLASS_NAMES)
     class_names = None if names is None else _texts(names, CLASS_NAMES)
-    columns = _columns({name: array for name, array in arrays.items() if name != CLASS_NAMES})
+    tables = _columns({name: array for name, array in arrays.items() if name != CLASS_NAMES})
+    first, *others = (_table(source, columns, what=what, class_names=class_names) for columns in tables)
+    return replace(first, others=tuple(others))
+
+
+def _table(source: Source, columns: Mapping[str, Array], *, what: str, class_names: tuple[str, ...] | None) -> RawTable:
     table = pa.record_batch([*(_as_column(array) for array in columns.values())], names=[*columns])
-    members = {name: array.shape[1] for name, array in columns.items() if array.ndim == 3}
 
     def batches(wanted: Sequence[str], _layout: Layout | None) -> Iterator[pa.RecordBatch]:
         chosen = table.select([name for name in columns if name in wanted])
@@ -60,27 +64,24 @@ def of_arrays(source: Source, arrays: Mapping[str, Array], *, what: str) -> RawT
         sample=table.slice(0, min(_SAMPLE_ROWS, rows_at_a_time(max(1, table.nbytes // table.num_rows)))),
         rows=table.num_rows,
         batches=batches,
-        members=members,
+        members={name: array.shape[1] for name, array in columns.items() if array.ndim == 3},
         class_names=class_names,
     )
 
 
-def _columns(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays with a value for each row: those of the length that most have."""
+def _columns(arrays: Mapping[str, Array]) -> list[dict[str, Array]]:
+    """The arrays with a value for each row, by the number of rows; what most have, or the longest, first."""
     usable = {name: array for name, array in arrays.items() if array.ndim in (1, 2, 3)}
     lengths = Counter(len(array) for array in usable.values())
     if not lengths:
         raise PredictionFileError(f"it has no array of predictions, [n, K]; it has {', '.join(arrays) or 'none'}")
-    rows = max(lengths, key=lambda length: (lengths[length], length))
-    if not rows:
+    order = sorted(lengths, key=lambda length: (lengths[length], length), reverse=True)
+    if not order[0]:
         raise PredictionFileError("its arrays are empty")
     for name, array in usable.items():
-        if len(array) != rows and name in _KNOWN:
-            other = next(each for each, column in usable.items() if len(column) == rows)
-            raise PredictionFileError(f"array {name!r} has {len(array):,} rows and {other!r} has {rows:,}")
         if min(array.shape) == 0:
             raise PredictionFileError(f"array {name!r} has shape {list(array.shape)}, of which none may be 0")
-    return {name: array for name, array in usable.items() if len(array) == rows}
+    return [{name: array for name, array in usable.items() if len(array) == rows} for rows in order]
 
 
 def _as_column(array: Array) -> pa.Array:
@@ -109,7 +110,7 @@ def _read_archive(file: pa.NativeFile, *, size: int) -> dict[str, Array]:
             try:
                 arrays[name] = _read_entry(archive, entry, name, size=size)
             except ValueError:
-                if name in _KNOWN:
+                if name in KNOWN:
                     raise
     return arrays
 

@@ -2,10 +2,20 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from counterpoise._files import FilePath
-from counterpoise.predictions.names import class_suffixes, fits, is_index, joined, listed, normal_name, some, span
+from counterpoise.predictions.names import (
+    class_suffixes,
+    classes_of,
+    fits,
+    is_index,
+    listed,
+    normal_name,
+    numbers_of,
+    some,
+    span,
+)
 from counterpoise.predictions.table import Kind, PredictionFileError
 
 
@@ -14,14 +24,15 @@ class Columns:
     """What the columns of a file are, where their names do not tell. A comma separates alternatives.
 
     Attributes:
-        label: the column of labels.
+        label: the column of labels; of rows of K, perhaps K columns.
         probabilities: columns of probabilities: names, or patterns such as `p*`.
         logits: columns of logits, likewise.
         confidence: the column of the predicted class's probability, where nothing else is known.
         prediction: the column of the predicted class.
         correct: the column that says whether the prediction was right.
         id: the column of sample ids.
-        labels: a file of labels, one for each row.
+        labels: a file of labels: by ids, where both files have them, else one for each row in their order.
+        row_by_row: whether these are in the order of the rows, whatever ids there are.
         class_names: of the outputs in order, where labels are text, or numbers that are not indices from 0.
         percent: whether probabilities are percentages.
         one_hot: whether labels are rows of K with a single 1.
@@ -36,6 +47,7 @@ class Columns:
     correct: str | None = None
     id: str | None = None
     labels: str | FilePath | None = None
+    row_by_row: bool = False
     class_names: str | None = None
     percent: bool = False
     one_hot: bool = False
@@ -45,8 +57,15 @@ class Columns:
         given = [name for name in ("probabilities", "logits", "confidence") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{given[0]} and {given[1]} exclude each other: choose one")
+        names = self.names() or ()
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"class_names has {repeated!r} twice; give each output a name of its own")
         if self.label is not None and self.labels is not None:
             raise ValueError("label names a column and labels a file: choose one")
+        if self.row_by_row and self.labels is None:
+            raise ValueError("row_by_row is about a file of labels: name it with labels")
+        if self.row_by_row and self.id is not None:
+            raise ValueError("row_by_row and id exclude each other: choose one")
         if self.one_hot and self.multilabel:
             raise ValueError("one_hot and multilabel exclude each other: choose one")
 
@@ -87,9 +106,11 @@ class AmbiguousInputError(PredictionFileError):
 
 def _options(choice: Choice) -> Iterator[str]:
     for name, value in choice.items():
-        yield f"--{name.replace('_', '-')}"
-        if isinstance(value, str):
-            yield value
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, str) and value.startswith("-"):
+            yield f"{option}={value}"  # which would be taken for an option
+        else:
+            yield from (option, value) if isinstance(value, str) else (option,)
 
 
 @dataclass(frozen=True)
@@ -102,7 +123,8 @@ class Layout:
             positive class of a binary model, or a confidence.
         width: values a row.
         members: M of an ensemble, or None.
-        label: the column of labels, none, or one for each label of a multilabel table.
+        label: the column of labels, none, or one for each class, as a multilabel table has them and perhaps one-hot.
+        missing: texts that stand for no label.
         class_names: of the outputs in order, where known.
         named_by_number: whether labels are numbers among these names, and not indices.
         prediction: the column of the predicted class, of a table of confidences.
@@ -114,6 +136,7 @@ class Layout:
         scale: that values are multiplied by.
         sigmoid: whether the values of a multilabel table are logits.
         decimals: that probabilities were rounded to, where rows show it by not summing to 1.
+        descriptive: of what is known of samples, such as their domain, the column that says it.
         by: columns that samples are grouped by, beside those of known names.
         ignored: columns that mean nothing here.
         perhaps_labels: of these, where no column is known to hold labels, the ones whose values could be labels.
@@ -124,6 +147,7 @@ class Layout:
     width: int
     members: int | None = None
     label: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     class_names: tuple[str, ...] | None = None
     named_by_number: bool = False
     prediction: str | None = None
@@ -135,6 +159,7 @@ class Layout:
     scale: float = 1.0
     sigmoid: bool = False
     decimals: int | None = None
+    descriptive: Mapping[str, str] = field(default_factory=dict)
     by: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     perhaps_labels: tuple[str, ...] = ()
@@ -146,15 +171,16 @@ class Layout:
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Every column that is read but for the descriptive ones."""
-        named = (self.prediction, self.correct, self.id, self.model)
+        """Every column that is read."""
+        named = (self.prediction, self.correct, self.id, self.model, *self.descriptive.values())
         return (*self.values, *self.label, *(name for name in named if name is not None), *self.by)
 
     def described(self) -> str:
         """What was taken for what, in a line."""
         parts = [f"{self.kind} from {span(self.values)}"]
         if self.is_binary:
-            parts[0] += f", taken as {'P(y = 1)' if self.kind == 'probabilities' else 'the logit of y = 1'}"
+            positive = f"y = {1 if self.class_names is None else self.class_names[1]}"
+            parts[0] += f", taken as {f'P({positive})' if self.kind == 'probabilities' else f'the logit of {positive}'}"
         parts += [f"{what} from {span(names)}" for what, names in self._others() if names]
         if self.decimals is not None:
             least = 0.5 * 10.0**-self.decimals
@@ -168,6 +194,7 @@ class Layout:
         for what, name in (("predictions", self.prediction), ("correctness", self.correct), ("ids", self.id)):
             yield what, () if name is None else (name,)
         yield "models", () if self.model is None else (self.model,)
+        yield from ((known, (name,)) for known, name in self.descriptive.items() if known != name)
         yield from (("groups", (name,)) for name in self.by)
 
 
@@ -180,37 +207,56 @@ class Reading:
         like: the layout of the model's own file, for a file of OOD samples, whose labels mean nothing.
         only: of a file of several models, the one whose rows are read.
         by: columns that samples are grouped by.
-        texts: the distinct labels in a file of their own, where they are text.
     """
 
     columns: Columns = Columns()
     like: Layout | None = None
     only: str | None = None
     by: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
 
 
 def in_order(
     columns: tuple[str, ...], chosen: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Columns that are numbered from 0 in that order; of others, the names of their classes.
-
-    Whether a class is named by a number is asked about: a label 1 could be the class of that name, or the second one.
-    """
+    """Columns in the order of their classes, and the names of these: as chosen, else by number, else as found."""
     if len(columns) == 1:
         return columns, None
+    if chosen is not None:
+        found = classes_of(columns, chosen)
+        if (places := places_of(found, chosen)) is not None:
+            return tuple(columns[place] for place in places), chosen
+        _require_new_names(found, chosen)
     suffixes = class_suffixes(columns)
-    numbered = {int(suffix): column for column, suffix in zip(columns, suffixes, strict=True) if is_index(suffix)}
-    if not numbered:
-        return columns, suffixes
-    if sorted(numbered) != list(range(len(columns))):
-        if chosen is not None:
-            return columns, chosen
-        problem = f"the columns {some(columns)} are not numbered from 0 to {len(columns) - 1}"
-        if len(numbered) < len(columns):
-            raise PredictionFileError(f"{problem}; number them so, or give every class a name that is no number")
-        raise AmbiguousInputError(problem, [({"class_names": joined(suffixes)}, "if the labels are these numbers")])
-    return tuple(numbered[index] for index in range(len(columns))), None
+    numbers = numbers_of(suffixes) or ()
+    if sorted(numbers) == list(range(len(columns))):
+        order = sorted(range(len(columns)), key=numbers.__getitem__)
+        names = None if all(map(is_index, suffixes)) else tuple(suffixes[place] for place in order)
+        return tuple(columns[place] for place in order), names
+    numbered = [suffix for suffix in suffixes if is_index(suffix)]
+    if numbered and chosen is None and len(set(numbered)) < len(columns):
+        raise PredictionFileError(
+            f"the columns {some(columns)} are not numbered from 0 to {len(columns) - 1}; number them so, or give every "
+            "class a name that is no number"
+        )
+    return columns, chosen or suffixes
+
+
+def places_of(names: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
+    """Where the wanted names are among these, capitals aside where these tell no two apart; None where they differ."""
+    here, there = ([name.strip().casefold() for name in each] for each in (names, wanted))
+    if len(set(here)) < len(here):
+        here, there = list(names), list(wanted)
+    return [here.index(name) for name in there] if sorted(here) == sorted(there) else None
+
+
+def _require_new_names(names: tuple[str, ...], chosen: tuple[str, ...]) -> None:
+    """Refuse names of which some are those of other columns; classes that are numbers may be counted anew."""
+    moved = [name for name, own in zip(chosen, names, strict=False) if name != own and name in names]
+    if moved and len(chosen) == len(names) and not all(map(is_index, names)):
+        raise PredictionFileError(
+            f"the columns are those of the classes {some(names)}, and --class-names gives {moved[0]!r} another place "
+            f"beside other names, {some(chosen)}; give the names of the columns, in any order, or new ones for all"
+        )
 
 
 def one_of(names: Sequence[str], known: Sequence[str], chosen: str | None, *, option: str) -> str | None:

@@ -15,7 +15,7 @@ import pyarrow.csv as pa_csv
 from counterpoise.predictions.columns import Layout
 from counterpoise.predictions.compression import opened, read_bytes
 from counterpoise.predictions.digest import Source
-from counterpoise.predictions.names import TEXT_NAMES, normal_name
+from counterpoise.predictions.names import KNOWN, TEXT_NAMES, normal_name
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import PredictionFileError
 
@@ -24,8 +24,10 @@ _LONGEST_MESSAGE = 300
 _WHAT = "CSV file"
 _INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _SURELY_64_BITS = 18
-_DESCRIPTIVE = {"severity": pa.int64(), "in_distribution": pa.bool_()}
+_LINES, _COMPARED = 100, 20
+"""Read for the decimal point, and for each separator."""
 _SEPARATORS = ",;\t|"
+_FRACTION = r"-?[0-9]*[{}][0-9]+([eE][+-]?[0-9]+)?\s*%?"
 _ENCODINGS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _IN_UTF8 = "save it as UTF-8, which spreadsheets call CSV UTF-8"
 
@@ -81,7 +83,7 @@ def open_csv(source: Source) -> RawTable:
 
     def batches(wanted: Sequence[str], layout: Layout | None) -> Iterator[pa.RecordBatch]:
         names = [name for name in dialect.names if name in wanted]
-        types = dict.fromkeys(names, pa.string()) | _DESCRIPTIVE
+        types = dict.fromkeys(names, pa.string())
         values = () if layout is None else layout.values
         types |= {name: pa.string() if name in dialect.written else pa.float64() for name in values}
         ids = None if layout is None else layout.id
@@ -104,7 +106,7 @@ def _dialect(source: Source) -> _Dialect:
     encoding = _ENCODINGS.get(head[:2], "utf-8-sig")
     text = head.decode(encoding, errors="replace")
     comments = list(itertools.takewhile(re.compile(r'#|"?sep=."?$').match, _lines(text)))
-    lines = [line for line in itertools.islice(_lines(text), len(comments), len(comments) + 100) if line.strip()]
+    lines = [line for line in itertools.islice(_lines(text), len(comments), len(comments) + _LINES) if line.strip()]
     in_comment = bool(comments and lines) and _has_number(lines[0])
     if in_comment:
         lines.insert(0, comments[-1].removeprefix("#").strip())
@@ -112,11 +114,12 @@ def _dialect(source: Source) -> _Dialect:
         raise PredictionFileError("it is empty; write it again")
     if (place := lines[0].find("\N{REPLACEMENT CHARACTER}")) >= 0:
         raise PredictionFileError(f"its header line is not UTF-8 after {lines[0][:place][-20:]!r}; {_IN_UTF8}")
-    separator, names, first = _first_cells(lines)
+    separator, names, rows = _first_cells(lines)
+    first = rows[0] if rows else ()
     lacking = len(first) == len(names) + 1
     if lacking:  # at the end where lines end with a separator, else the names of rows
         names = ("", *names) if first[-1] else (*names, "")
-    comma = separator != "," and any(re.fullmatch(r"-?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?\s*%?", cell) for cell in first)
+    comma = separator != "," and _has_decimal_commas(names, rows)
     return _Dialect(
         names=names,
         first=first,
@@ -134,19 +137,42 @@ def _dialect(source: Source) -> _Dialect:
     )
 
 
-def _first_cells(lines: list[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The separator, and the cells of the header line and of the line after it."""
-    found = [_split(lines, separator) for separator in _SEPARATORS]
-    # The one that makes most of the header line; a space only where no other makes anything.
-    separator, names, first = max(found, key=lambda each: (len(each[1]), len(each[1]) == len(each[2])))
-    if len(names) == 1:
-        separator, names, first = _split(lines, " ")
+def _first_cells(lines: list[str]) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """The separator, and the cells of the header line and of lines after it."""
+    found = [_split(lines[:_COMPARED], separator) for separator in _SEPARATORS]
+    # The one by which lines are as long as the header line, which names with commas are not, and that makes most of it;
+    # a space only where no other makes anything.
+    separator, names, _ = max(found, key=lambda each: (len(each[1]) > 1 and _agree(*each[1:]), len(each[1])))
+    separator, names, rows = _split(lines, separator if len(names) != 1 else " ")
     if number := _fraction(names):
         raise PredictionFileError(
             f"its first line holds numbers, such as {number!r:.40}, where names of columns are due; write a header "
             "line above it, such as prob_0,prob_1,label"
         )
-    return separator, names, first
+    return separator, names, rows
+
+
+def _agree(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> bool:
+    """Whether lines have a cell for each name, or all one more; of several, the last may be a part of one."""
+    lengths = {len(row) for row in rows[: max(1, len(rows) - 1)]}
+    return lengths in ({len(names)}, {len(names) + 1})
+
+
+def _has_decimal_commas(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> bool:
+    """Whether more columns have numbers with commas than with points: a price or a version may be written otherwise.
+
+    One whose name is known counts twice.
+    """
+    columns = list(zip(names, itertools.zip_longest(*rows, fillvalue=""), strict=False))
+    commas, points = (
+        sum(
+            1 + (normal_name(name) in KNOWN)
+            for name, cells in columns
+            if any(point in cell and re.fullmatch(_FRACTION.format(point), cell) for cell in cells)
+        )
+        for point in ",."
+    )
+    return commas > points
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -162,10 +188,16 @@ def _fraction(cells: Sequence[str]) -> str | None:
     return next((cell for cell in cells if re.fullmatch(r"\s*[+-]?[0-9]*[.][0-9]+([eE][+-]?[0-9]+)?\s*", cell)), None)
 
 
-def _split(lines: list[str], separator: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The cells of the header line and of the line after it."""
-    cells = filter(None, csv.reader(io.StringIO("\n".join(lines)), delimiter=separator))
-    return separator, tuple(next(cells, ())), tuple(next(cells, ()))
+def _split(lines: list[str], separator: str) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """The cells of the header line and of the lines after it."""
+    found = list[tuple[str, ...]]()
+    try:
+        found.extend(tuple(row) for row in csv.reader(io.StringIO("\n".join(lines)), delimiter=separator) if row)
+    except csv.Error:  # such as a text that is too long, about which Arrow is right
+        if len(found) < 2:
+            raise
+    names, *rows = found or [()]
+    return separator, names, rows
 
 
 def _sample(source: Source, dialect: _Dialect) -> pa.RecordBatch:

@@ -1,10 +1,7 @@
 """One file of predictions, in any of the formats."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-
-import numpy as np
+from collections.abc import Callable
+from dataclasses import replace
 
 from counterpoise._addresses import as_path
 from counterpoise._files import FilePath
@@ -15,12 +12,11 @@ from counterpoise.predictions.compression import COMPRESSED, bare_suffix
 from counterpoise.predictions.csv import open_csv
 from counterpoise.predictions.digest import Source, checked
 from counterpoise.predictions.json_files import open_json, open_json_lines
-from counterpoise.predictions.layout import class_labels
-from counterpoise.predictions.names import IDS, LABELS, VALUES, normal_name, some
+from counterpoise.predictions.labels_beside import with_labels
+from counterpoise.predictions.names import LABELS
 from counterpoise.predictions.parquet import open_parquet
-from counterpoise.predictions.prediction_file import PredictionFile, RawTable, prediction_file, refusing
-from counterpoise.predictions.sample import texts_in
-from counterpoise.predictions.table import MISSING_LABEL, Array, PredictionFileError, Predictions
+from counterpoise.predictions.prediction_file import PredictionFile, RawTable, named_table, prediction_file, refusing
+from counterpoise.predictions.table import PredictionFileError
 from counterpoise.predictions.tensors import open_safetensors, open_torch
 
 FORMATS: dict[str, Callable[[Source], RawTable]] = {
@@ -38,7 +34,6 @@ FORMATS: dict[str, Callable[[Source], RawTable]] = {
     ".arrow": open_arrow,
     ".feather": open_arrow,
 }
-_Read = Callable[[range | None], Iterator[Predictions]]
 _CURES = {
     (".bin", ".ckpt"): "write its tensors with safetensors.torch.save_file",
     (".pkl", ".pickle", ".joblib"): "write its table with pandas.DataFrame.to_parquet, or its arrays with numpy.savez",
@@ -94,12 +89,14 @@ def source_of(path: FilePath, *, digest: str | None = None, size: int | None = N
 def open_as(source: Source, reading: Reading) -> PredictionFile:
     """The same, for a reading that may depend on other files."""
     path, labels, raw = source.path, reading.columns.labels, _raw(source)
+    with refusing(path, what=raw.what):
+        raw = named_table(raw, reading.columns)
     if reading.like is not None:
         return prediction_file(raw, reading)
     if labels is not None:
-        table = _label_table(as_path(labels))
-        texts = tuple(texts_in(table.raw.sample.column(table.name)))
-        return _with_labels(prediction_file(raw, replace(reading, texts=texts)), table)
+        raw, columns, notice = with_labels(raw, _raw(source_of(as_path(labels))), reading.columns)
+        file = prediction_file(raw, replace(reading, columns=columns))
+        return replace(file, notices=(*file.notices, f"{path}: {notice}"))
     file = prediction_file(raw, reading)
     if not file.layout.label and file.layout.correct is None and (beside := _labels_beside(path)) is not None:
         raise AmbiguousInputError(f"{path}: it has no labels", [({"labels": str(beside)}, "")])
@@ -115,81 +112,3 @@ def _labels_beside(path: FilePath) -> FilePath | None:
     if path.suffix.lower() not in _SINGLE:
         return None
     return next((found for name in LABELS if (found := path.with_name(f"{name}{path.suffix}")).is_file()), None)
-
-
-@dataclass(frozen=True)
-class _LabelTable:
-    """A file of labels, and the column that holds them."""
-
-    raw: RawTable
-    name: str
-
-
-def _label_table(path: FilePath) -> _LabelTable:
-    raw = _raw(source_of(path))
-    names = raw.sample.schema.names
-    known = [name for name in names if normal_name(name) in LABELS]
-    found = known or [name for name in names if normal_name(name) not in IDS]
-    if len(found) != 1:
-        raise PredictionFileError(
-            f"{path}: it needs one column of labels, such as 'label', and may have ids; its columns are {some(names)}"
-        )
-    return _LabelTable(raw, found[0])
-
-
-def _with_labels(file: PredictionFile, table: _LabelTable) -> PredictionFile:
-    """The file with the labels of another one: by id where both have ids, else row by row."""
-    raw, path = table.raw, table.raw.source.path
-    layout = replace(file.layout, label=("labels",))
-    if layout.kind not in VALUES:
-        raise PredictionFileError(
-            f"{file.path}: it holds {layout.kind}; labels of a file of their own belong to classes"
-        )
-    column = raw.column(table.name)
-    with refusing(path, what=raw.what):
-        labels = class_labels(column, table.name, layout)
-    notice = f"{file.path}: labels from {path}"
-    ids = [name for name in raw.sample.schema.names if normal_name(name) in IDS]
-    if layout.id is not None and len(ids) == 1:
-        read = _joined(file, path, [str(each) for each in raw.column(ids[0]).to_pylist()], labels)
-        notice += ", by id"
-    else:
-        read = _in_order(file, path, labels)
-    return replace(file, layout=layout, read=read, group_rows=(), notices=(*file.notices, notice))
-
-
-def _in_order(file: PredictionFile, path: FilePath, labels: Array) -> _Read:
-    if file.rows not in (None, len(labels)):
-        raise PredictionFileError(f"{path}: it has {len(labels):,} labels for the {file.rows:,} rows of {file.path}")
-
-    def read(_: range | None) -> Iterator[Predictions]:
-        row = 0
-        for table in file.batches():
-            if row + len(table) > len(labels):
-                raise PredictionFileError(f"{path}: it has {len(labels):,} labels, and {file.path} has more rows")
-            yield replace(table, labels=labels[row : row + len(table)])
-            row += len(table)
-        if row != len(labels):
-            raise PredictionFileError(f"{path}: it has {len(labels):,} labels for the {row:,} rows of {file.path}")
-
-    return read
-
-
-def _joined(file: PredictionFile, path: FilePath, ids: list[str], labels: Array) -> _Read:
-    """Rows whose id has no label have none; labels of other ids are of other predictions."""
-    known = dict(zip(ids, labels.tolist(), strict=True))
-    if len(known) != len(ids):
-        repeated = Counter(ids).most_common(1)[0][0]
-        raise PredictionFileError(f"{path}: the id {repeated!r} is there twice; keep one label for each")
-
-    def read(_: range | None) -> Iterator[Predictions]:
-        found = False
-        for table in file.batches():
-            here = [known.get(str(each), MISSING_LABEL) for each in table.ids.tolist()]
-            found = found or any(label != MISSING_LABEL for label in here)
-            yield replace(table, labels=np.array(here, np.int64))
-        if not found:
-            first = ", ".join(map(repr, ids[:3]))
-            raise PredictionFileError(f"{path}: none of its ids, such as {first}, is one of {file.path}")
-
-    return read

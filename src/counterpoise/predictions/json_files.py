@@ -20,15 +20,15 @@ from counterpoise.predictions.compression import opened, read_bytes
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.from_arrow import array_of
 from counterpoise.predictions.limits import check_expansion, largest_expansion
-from counterpoise.predictions.names import CLASS_NAMES, LOGITS, PROBABILITIES, TEXT_NAMES, normal_name
+from counterpoise.predictions.names import CLASS_NAMES, KNOWN, TEXT_NAMES, normal_name
 from counterpoise.predictions.prediction_file import RawTable, refusing, table_of_batches
+from counterpoise.predictions.sample import unordered
 from counterpoise.predictions.table import PredictionFileError
 
 _WHOLE = "JSON document"
 _BATCH_ROWS = 10_000
 _BLOCK_BYTES = 1 << 23
 _SCORES = ("score", "prob", "probability", "confidence")
-_KNOWN = {*TEXT_NAMES, *LOGITS, *PROBABILITIES}
 _NULL_LINE = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?\s*null")
 
 
@@ -46,14 +46,34 @@ def open_json(source: Source) -> RawTable:
     """
     with refusing(source.path, what=_WHOLE):
         columns = _columns(_document(source), source.path.stem)
-        class_names = columns.pop(CLASS_NAMES, None)
-        rows = Counter(map(len, columns.values())).most_common(1)
-        if not rows or not rows[0][0]:
+        names = columns.pop(CLASS_NAMES, None)
+        class_names = None if names is None else tuple(map(str, names))
+        # Of several numbers of rows what most columns have comes first, or else the larger.
+        lengths = Counter(len(column) for column in columns.values() if column)
+        order = sorted(lengths, key=lambda rows: (lengths[rows], rows), reverse=True)
+        tables = [{name: column for name, column in columns.items() if len(column) == rows} for rows in order]
+        found = [_flattened(batch, rows=_BATCH_ROWS) for batch in map(_record_batch, tables) if batch is not None]
+        if not found:
             raise PredictionFileError("it holds no list of samples, and no object of columns")
-        arrays = {name: pa.array(column) for name, column in columns.items() if len(column) == rows[0][0]}
-        batches = _flattened(pa.record_batch(arrays), rows=_BATCH_ROWS)
+    first, *others = (_table(source, batches, class_names) for batches in found)
+    return replace(first, others=tuple(others))
+
+
+def _table(source: Source, batches: list[pa.RecordBatch], class_names: tuple[str, ...] | None) -> RawTable:
     raw = table_of_batches(source, lambda _: iter(batches), what=_WHOLE)
-    return raw if class_names is None else replace(raw, class_names=tuple(map(str, class_names)))
+    return replace(raw, class_names=class_names, rows=sum(map(len, batches)))
+
+
+def _record_batch(columns: dict[str, list[Any]]) -> pa.RecordBatch | None:
+    """Columns of one length; None where none of them is one of Arrow's."""
+    arrays = {}
+    for name, column in columns.items():
+        try:
+            arrays[name] = pa.array(column)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            if normal_name(name) in KNOWN:
+                raise
+    return pa.record_batch(arrays) if arrays else None
 
 
 def _document(source: Source) -> Any:
@@ -79,9 +99,22 @@ def _columns(document: Any, name: str) -> dict[str, list[Any]]:
     if not objects:
         return columns
     index = next(iter(objects.values())).keys()
-    if not columns and any(normal_name(key) in _KNOWN for key in index):
+    if tables := {key: value for key, value in objects.items() if _is_table(value)}:
+        return columns | {
+            f"{key}.{name}": each for key, table in tables.items() for name, each in _lists(table).items()
+        }
+    if not columns and any(normal_name(key) in KNOWN for key in index):
         return {"id": [*objects]} | _by_name([*objects.values()])
     return columns | {key: [*value.values()] for key, value in objects.items() if value.keys() == index}
+
+
+def _is_table(found: dict[str, Any]) -> bool:
+    """Whether an object holds columns, and is no sample: a list of labels, or of lists."""
+    return any(normal_name(key) in TEXT_NAMES or isinstance(value[0], list) for key, value in _lists(found).items())
+
+
+def _lists(found: dict[str, Any]) -> dict[str, list[Any]]:
+    return {key: value for key, value in found.items() if isinstance(value, list) and value}
 
 
 def _are_rows(found: list[Any]) -> bool:
@@ -149,7 +182,7 @@ def _with_scores(table: pa.Table, name: str, score: str) -> pa.Table:
         )
     table = table.drop_columns([name])
     for place in np.argsort(classes).tolist():
-        table = table.append_column(f"{name}.{classes[place]}", pa.array(scores[:, place]))
+        table = table.append_column(unordered(f"{name}.{classes[place]}"), [scores[:, place]])
     return table
 
 

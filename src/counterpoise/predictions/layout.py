@@ -10,22 +10,30 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from counterpoise.predictions.columns import Layout, Reading
-from counterpoise.predictions.from_arrow import array_of, filled, is_given
-from counterpoise.predictions.names import SPACES, TRUTH, index_of, some, stripped
+from counterpoise.predictions.descriptive import category_of, descriptive_of
+from counterpoise.predictions.from_arrow import (
+    array_of,
+    as_numbers,
+    as_text,
+    filled,
+    holds_text,
+    integers_of,
+    is_given,
+    refuse_null,
+    texts_of,
+    truths_of,
+    without,
+)
+from counterpoise.predictions.names import SPACES, TRUTH, index_of, some, span, stripped
 from counterpoise.predictions.table import (
-    CATEGORIES,
     MISSING_LABEL,
-    MISSING_SEVERITY,
     Array,
-    Category,
     Header,
     PredictionFileError,
     Predictions,
 )
 
 _LARGEST = np.iinfo(np.int64).max
-_YES = ("true", "1", "1.0", "yes", "y", "right", "correct")
-_NO = ("false", "0", "0.0", "no", "n", "wrong", "incorrect")
 _FEW = 20
 _CORRECT, _WRONG = 0, 1
 """Labels of a table of confidences, whose only class is the predicted one."""
@@ -40,7 +48,7 @@ def tables(
         table = predictions_of(batch, layout=layout, header=header, first_row=row)
         row += batch.num_rows
         if reading.only is not None and layout.model is not None:
-            own = pc.fill_null(pc.equal(_as_text(batch.column(layout.model)), reading.only), False)
+            own = pc.fill_null(pc.equal(as_text(batch.column(layout.model)), reading.only), False)
             table = table.take(array_of(own.cast(pa.uint8())) == 1)
             if layout.id is None:  # by its place among the rows of this model
                 table = replace(table, ids=np.arange(taken, taken + len(table), dtype=np.int64))
@@ -51,24 +59,20 @@ def tables(
 
 def models_of(column: Any) -> list[str]:
     """The distinct names in a column of models."""
-    return [name for name in pc.unique(_as_text(column)).to_pylist() if name]
+    return [name for name in pc.unique(as_text(column)).to_pylist() if name]
 
 
 def predictions_of(batch: pa.RecordBatch, *, layout: Layout, header: Header, first_row: int) -> Predictions:
     """A checked table from the columns of one batch, whose first row is row `first_row` of the file."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     rows = batch.num_rows
-    categories = {name: _category(columns[name], name) for name in CATEGORIES if name in columns}
-    severity, inside = columns.get("severity"), columns.get("in_distribution")
     return Predictions(
         kind=layout.kind,
         values=_values(columns, layout, first_row),
         labels=_label_array(columns, layout, rows, first_row),
         ids=_ids(None if layout.id is None else columns[layout.id], layout.id, rows, first_row),
-        **categories,
-        severity=None if severity is None else _severities(severity, first_row),
-        in_distribution=None if inside is None else _flags(inside, first_row),
-        groups={name: _category(_as_text(columns[name]), name) for name in layout.by},
+        **descriptive_of(columns, layout.descriptive, first_row),
+        groups={name: category_of(as_text(columns[name]), name) for name in layout.by},
         header=header,
         numbered=False,
     )
@@ -78,7 +82,7 @@ def class_labels(column: Any, name: str, layout: Layout, first_row: int = 0) -> 
     """A column of labels as indices of classes."""
     if layout.one_hot:
         return _one_hot(column, name, first_row, layout.classes)
-    if not _holds_text(column.type) and pa.types.is_nested(column.type):
+    if not holds_text(column.type) and pa.types.is_nested(column.type):
         column = column.flatten()  # one label in each list
     if layout.named_by_number and layout.class_names is not None:
         return _numbered_labels(column, name, layout.class_names, first_row)
@@ -118,7 +122,7 @@ def _raw_values(columns: dict[str, Any], layout: Layout, first_row: int) -> Arra
     fixed = pa.types.is_fixed_size_list(lists.type)
     if not fixed and not pa.types.is_list(lists.type) and not pa.types.is_large_list(lists.type):
         return np.column_stack([_floats(columns[each], each, first_row) for each in layout.values])
-    _refuse_null(lists, name, first_row)
+    refuse_null(lists, name, first_row)
     lengths = np.full(len(lists), lists.type.list_size) if fixed else array_of(pc.list_value_length(lists))
     wrong = np.flatnonzero(lengths != width)
     if len(wrong):
@@ -130,12 +134,15 @@ def _raw_values(columns: dict[str, Any], layout: Layout, first_row: int) -> Arra
 
 
 def _label_array(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
+    columns = columns | {name: without(columns[name], layout.missing) for name in layout.label}
     if layout.kind == "confidence":
         return _hits(columns, layout, rows, first_row)
     if layout.kind == "multilabel":
         return _multilabels(columns, layout, rows, first_row)
     if not layout.label:
         return np.full(rows, MISSING_LABEL, np.int64)
+    if layout.one_hot and len(layout.label) > 1:
+        return _single_ones(columns, layout, first_row)
     (name,) = layout.label
     return class_labels(columns[name], name, layout, first_row)
 
@@ -143,30 +150,17 @@ def _label_array(columns: dict[str, Any], layout: Layout, rows: int, first_row: 
 def _hits(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
     """Whether predictions were right, as labels of a table of confidences."""
     if layout.correct is not None:
-        right = _right(columns[layout.correct], layout.correct, first_row)
+        right = truths_of(columns[layout.correct], layout.correct, first_row)
     elif layout.label and layout.prediction is not None:
         label, prediction = columns[layout.label[0]], columns[layout.prediction]
         try:
-            right = pc.equal(_as_numbers(label), _as_numbers(prediction))
+            right = pc.equal(as_numbers(label), as_numbers(prediction))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            right = pc.equal(_as_text(label), _as_text(prediction))
+            right = pc.equal(as_text(label), as_text(prediction))
     else:
         return np.full(rows, MISSING_LABEL, np.int64)
     found = np.where(filled(right.cast(pa.int64()), 0) == 1, _CORRECT, _WRONG)
     return np.where(is_given(right), found, MISSING_LABEL)
-
-
-def _right(column: Any, name: str, first_row: int) -> Any:
-    """A column of true and false, however they are written."""
-    if not _holds_text(column.type):
-        return column.cast(pa.bool_())
-    texts = pc.utf8_lower(pc.utf8_trim_whitespace(_as_text(column)))
-    right, known = (pc.is_in(texts, pa.array(words, pa.large_string())) for words in (_YES, (*_YES, *_NO)))
-    if (wrong := pc.index(pc.or_(known, pc.is_null(texts)), False).as_py()) >= 0:
-        raise PredictionFileError(
-            f"row {first_row + wrong}, column {name!r} is {column[wrong].as_py()!r:.60}; write true or false"
-        )
-    return pc.if_else(pc.is_null(texts), None, right)
 
 
 def _multilabels(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
@@ -182,14 +176,8 @@ def _multilabels(columns: dict[str, Any], layout: Layout, rows: int, first_row: 
 def _floats(column: Any, name: str, first_row: int, *, width: int = 1) -> Array:
     if not pa.types.is_floating(column.type):
         raise PredictionFileError(f"column {name!r} holds {column.type}; store it as floating point numbers")
-    _refuse_null(column, name, first_row, width=width)
+    refuse_null(column, name, first_row, width=width)
     return array_of(column)
-
-
-def _refuse_null(column: Any, name: str, first_row: int, *, width: int = 1) -> None:
-    if column.null_count:
-        row = first_row + pc.index(column.is_null(), True).as_py() // width
-        raise PredictionFileError(f"row {row}, column {name!r} is missing; fill it in or leave the row out")
 
 
 def _labels(
@@ -197,7 +185,7 @@ def _labels(
 ) -> Array:
     """Labels as indices; `width` of them make a row of the file."""
     kind = column.type
-    if _holds_text(kind):
+    if holds_text(kind):
         return _text_labels(column, name, classes, names, first_row, width=width)
     if pa.types.is_boolean(kind):
         if {each.casefold() for each in names or ()} == {*TRUTH}:
@@ -205,7 +193,7 @@ def _labels(
         column = column.cast(pa.int8())
     elif pa.types.is_floating(kind):
         column = _whole(column, name, first_row, width=width)
-    labels = _integers(column, name, first_row, missing=MISSING_LABEL)
+    labels = integers_of(column, name, first_row, missing=MISSING_LABEL)
     wrong = np.flatnonzero((labels < MISSING_LABEL) | (labels >= classes))
     _refuse_signs(labels, is_given(column), name, classes, first_row)
     if len(wrong):
@@ -236,9 +224,20 @@ def _one_hot(column: Any, name: str, first_row: int, classes: int) -> Array:
     return found
 
 
+def _single_ones(columns: dict[str, Any], layout: Layout, first_row: int) -> Array:
+    """Indices of rows of columns, one for each class, with a single 1; a row without any value has no label."""
+    rows = np.column_stack([_labels(columns[name], name, 2, None, first_row) for name in layout.label])
+    missing = (rows == MISSING_LABEL).all(-1)
+    if len(wrong := np.flatnonzero(~missing & ((rows < 0).any(-1) | (rows.sum(-1) != 1)))):
+        raise PredictionFileError(
+            f"row {first_row + int(wrong[0])}, columns {span(layout.label)} are not a row with a single 1"
+        )
+    return np.where(missing, MISSING_LABEL, rows.argmax(-1))
+
+
 def _numbered_labels(column: Any, name: str, names: tuple[str, ...], first_row: int) -> Array:
     """Numbers among the names of classes, as text or not."""
-    codes, texts = _texts(_as_text(column))
+    codes, texts = texts_of(as_text(column))
     index: dict[int | None, int] = {int(each): number for number, each in enumerate(names)}
     unknown = len(names)
     numbers = [index.get(index_of(text), unknown) if text else MISSING_LABEL for text in texts]
@@ -254,7 +253,7 @@ def _text_labels(
     column: Any, name: str, classes: int, names: tuple[str, ...] | None, first_row: int, *, width: int
 ) -> Array:
     """Names of classes, or their indices as text, as CSV has them."""
-    codes, texts = _texts(column)
+    codes, texts = texts_of(column)
     index = {each: number for number, each in enumerate(stripped(names or ()))}
     folded = {each.casefold(): number for each, number in index.items()}
     if len(folded) < len(index):
@@ -308,74 +307,10 @@ def _wrong_label(
 def _ids(column: Any, name: str | None, rows: int, first_row: int) -> Array:
     if column is None or name is None:
         return np.arange(first_row, first_row + rows, dtype=np.int64)
-    _refuse_null(column, name, first_row)
-    if not _holds_text(column.type):
-        return _integers(column, name, first_row, missing=0)
-    codes, texts = _texts(column)
+    refuse_null(column, name, first_row)
+    if not holds_text(column.type):
+        return integers_of(column, name, first_row, missing=0)
+    codes, texts = texts_of(column)
     if None in texts:
         raise PredictionFileError(f"column {name!r} has missing ids; fill them in")
     return np.array(texts, dtype=object)[codes]
-
-
-def _category(column: Any, name: str) -> Category:
-    if pa.types.is_null(column.type):
-        return Category(np.full(len(column), -1, np.int32), ())
-    if not _holds_text(column.type):
-        raise PredictionFileError(f"column {name!r} has type {column.type}; it must hold text")
-    codes, texts = _texts(column)
-    # Nothing keeps a foreign dictionary from naming a text twice. Some programs write "" for what is missing.
-    index: dict[str, int] = {}
-    table = [-1 if not text else index.setdefault(text, len(index)) for text in texts]
-    return Category(np.array([*table, -1], np.int32)[codes], tuple(index))
-
-
-def _texts(column: Any) -> tuple[NDArray[np.int32], list[str | None]]:
-    """Codes into distinct texts, -1 where a text is missing: what repeats is made a Python object once."""
-    encoded = column if pa.types.is_dictionary(column.type) else column.cast(pa.large_string()).dictionary_encode()
-    return filled(encoded.indices.cast(pa.int32()), -1), encoded.dictionary.to_pylist()
-
-
-def _integers(column: Any, name: str, first_row: int, *, missing: int) -> Array:
-    numbers = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    if pa.types.is_null(numbers.type):
-        return np.full(len(column), missing, np.int64)
-    if not pa.types.is_integer(numbers.type):
-        text = "" if name == "severity" else " or text"
-        raise PredictionFileError(f"column {name!r} has type {column.type}; store it as integers{text}")
-    if pa.types.is_uint64(numbers.type):
-        row = pc.index(pc.greater(numbers, pa.scalar(_LARGEST, pa.uint64())), True).as_py()
-        if row >= 0:
-            raise PredictionFileError(
-                f"row {first_row + row}, column {name!r} is {numbers[row]}, above the largest integer kept, {_LARGEST}"
-            )
-    return filled(numbers.cast(pa.int64()), missing)
-
-
-def _severities(column: Any, first_row: int) -> Array:
-    severities = _integers(column, "severity", first_row, missing=MISSING_SEVERITY)
-    if len(wrong := np.flatnonzero(severities < MISSING_SEVERITY)):
-        raise PredictionFileError(
-            f"row {first_row + int(wrong[0])}, column 'severity' is {severities[wrong[0]]}; it is 0 for clean samples, "
-            "else at least 1"
-        )
-    return severities
-
-
-def _flags(column: Any, first_row: int) -> Array:
-    if not pa.types.is_boolean(column.type):
-        raise PredictionFileError(f"column 'in_distribution' has type {column.type}; it must hold true or false")
-    _refuse_null(column, "in_distribution", first_row)
-    return array_of(column.cast(pa.uint8())).view(np.bool_)
-
-
-def _as_text(column: Any) -> Any:
-    return (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).cast(pa.large_string())
-
-
-def _as_numbers(column: Any) -> Any:
-    return (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).cast(pa.float64())
-
-
-def _holds_text(kind: Any) -> bool:
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value))

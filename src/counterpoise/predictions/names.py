@@ -41,6 +41,9 @@ PROBABILITIES = (
 VALUES: dict[Kind, tuple[str, ...]] = {"logits": LOGITS, "probabilities": PROBABILITIES}
 TRUTH = {"true": 1, "false": 0}
 """Labels of two classes that are no numbers."""
+_LABEL_OF = tuple(f"{name}_" for name in LABELS)
+MISSING = ("NA", "N/A", "<NA>", "NaN", "nan", "None", "null", "NULL")
+"""Labels that stand for none, as R, pandas and databases write them, unless a class is called so."""
 _LARGEST_EXACT = 2.0**53
 POSITIVE = ("1", "pos", "positive", "true", "yes")
 """What follows the prefix in the name of a binary model's only column: the probability is that of y = 1."""
@@ -49,6 +52,8 @@ GROUPED = ("domain", "corruption", "severity")
 """Columns that samples are grouped by wherever they are."""
 TEXT_NAMES = (*LABELS, *PREDICTED, *CORRECT, *IDS, *DESCRIPTIVE, MODEL)
 """Columns that are not predictions, whose cells may be text."""
+KNOWN = (*TEXT_NAMES, *CONFIDENCES, *LOGITS, *PROBABILITIES, CLASS_NAMES)
+"""What somebody means by its name."""
 
 
 def classes_of(columns: tuple[str, ...], labels: Collection[str]) -> tuple[str, ...]:
@@ -83,6 +88,21 @@ def label_columns(names: Sequence[str], values: tuple[str, ...]) -> tuple[str, .
         if set(wanted) <= set(names):
             return wanted
     return ()
+
+
+def is_of_labels(name: str) -> bool:
+    """Whether a column is called as labels are, or as those of a class."""
+    normal = normal_name(name)
+    return normal in LABELS or (normal not in TEXT_NAMES and normal.startswith(_LABEL_OF))
+
+
+def ends_with(name: str, word: str) -> bool:
+    """Whether a name is a word, or ends with it as a part of its own.
+
+    >>> ends_with("prob_NA", "na"), ends_with("P(y=None)", "None"), ends_with("banana", "na")
+    (True, True, False)
+    """
+    return re.search(rf"(^|[\W_]){re.escape(word)}\W*$", name, re.IGNORECASE) is not None
 
 
 def class_suffixes(columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -153,6 +173,28 @@ def normal_name(name: str) -> str:
     """
     parted = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", re.sub(r"\]$", "", name.strip()))
     return re.sub(rf"[{re.escape(''.join(SEPARATORS))}]+", "_", parted.casefold()).lstrip("_")
+
+
+def numbers_of(names: Sequence[str]) -> tuple[int, ...] | None:
+    """The last number in each name, where the names differ in nothing else.
+
+    >>> numbers_of(["class_2", "class_10"]), numbers_of(["P(y=0)", "P(y=1)"]), numbers_of(["cat_1", "dog_2"])
+    ((2, 10), (0, 1), None)
+    """
+    found = [re.fullmatch(r"(.*?)([0-9]{1,18})([^0-9]*)", name, re.DOTALL) for name in names]
+    parts = [each.groups() for each in found if each is not None]
+    if len(parts) < len(names) or len({(before, after) for before, _, after in parts}) > 1:
+        return None
+    return tuple(int(number) for _, number, _ in parts)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts by the numbers within names.
+
+    >>> sorted(["T10", "T9", "S"], key=natural)
+    ['S', 'T9', 'T10']
+    """
+    return [(int(part or 0), "") if place % 2 else (0, part) for place, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
 def is_index(text: str) -> bool:

@@ -23,6 +23,7 @@ from counterpoise.predictions.names import (
     span,
 )
 from counterpoise.predictions.sample import (
+    has_fractions,
     is_floating,
     is_list,
     is_list_of_numbers,
@@ -30,6 +31,7 @@ from counterpoise.predictions.sample import (
     largest,
     least,
     repeats,
+    runs_that_sum,
     sums_to,
     texts_in,
     values_of,
@@ -37,6 +39,7 @@ from counterpoise.predictions.sample import (
 from counterpoise.predictions.table import PredictionFileError
 
 _BOTH = 2
+_FEW = 100
 
 
 def unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> PredictionFileError:
@@ -49,36 +52,57 @@ def unnamed(sample: pa.RecordBatch, predicted: str | None, chosen: Columns) -> P
                 "lists as Parquet or JSON lines"
             )
     free = [name for name in names if name and normal_name(name) not in TEXT_NAMES and name != chosen.label]
-    label = _only_labels(sample, free, chosen)
-    free = [name for name in free if name not in label.values()]
+    predicted = predicted or _perhaps_predicted(sample, chosen)
+    labels = _perhaps_labels(sample, free, chosen)
+    free = [name for name in free if labels != [name]]
     # What a known name calls a prediction may be a list of them all, or a number beside the column that is one.
     predictions = [name for name in names if normal_name(name) in PREDICTED]
     lists = [(name,) for name in (*free, *predictions) if is_list_of_numbers(sample, name)]
     several = [*lists, *_of_classes(sample, [name for name in free if is_number(sample, name)])]
-    choices = [choice for columns in several for choice in _of_columns(sample, columns)]
+    choices = [
+        ({**choice, **_label_beside(columns[0], labels)}, reason)
+        for columns in several
+        for choice, reason in _of_columns(sample, columns)
+    ]
     if not choices:
-        beside = [name for name in predictions if predicted not in (None, name)]
+        # A known name may call the probability of y = 1 a prediction.
+        beside = [name for name in predictions if predicted not in (None, name) or has_fractions(sample, name)]
         several = [(name,) for name in _likeliest(sample, [*free, *beside])[:2]]
-        choices = [choice for (name,) in several for choice in _of_one(sample, name, predicted)]
+        choices = [
+            ({**choice, **_label_beside(name, labels)}, reason)
+            for (name,) in several
+            for choice, reason in _of_one(sample, name, predicted)
+        ]
     if not choices:
         wanted = "'logits' or 'probabilities', or one column 'logit_NAME' or 'probability_NAME' for each class"
         return PredictionFileError(f"the table has no predictions: it needs {wanted}; its columns are {some(names)}")
     held = span([name for columns in (lists or several) for name in columns])
     return AmbiguousInputError(
         f"no name says what the predictions are: {held} could be, and its columns are {some(names)}",
-        [({**choice, **label}, reason) for choice, reason in choices],
+        choices,
     )
 
 
-def _only_labels(sample: pa.RecordBatch, free: Sequence[str], chosen: Columns) -> dict[str, str]:
-    """The choice of the column of labels, where no name tells it and only one could be it."""
+def _perhaps_labels(sample: pa.RecordBatch, free: Sequence[str], chosen: Columns) -> list[str]:
+    """Columns that could be the labels, where no name tells it."""
     known = any(normal_name(name) in LABELS for name in sample.schema.names)
     if known or chosen.label is not None or chosen.labels is not None or len(free) == 1:
-        return {}
-    found = [
+        return []
+    return [
         name for name in free if not is_list(sample, name) and not is_floating(sample, name) and repeats(sample, name)
     ]
+
+
+def _label_beside(name: str, labels: Sequence[str]) -> Choice:
+    """The choice of the only column that could be the labels, or the only one that begins as the predictions do."""
+    found = labels if len(labels) == 1 else [label for label in labels if _begin_alike(label, name)]
     return {"label": found[0]} if len(found) == 1 else {}
+
+
+def _begin_alike(one: str, other: str) -> bool:
+    """Whether names such as `test_logits` and `test_labels` tell that they belong together."""
+    beginnings = {normal_name(name).rpartition("_")[0] for name in (one, other)}
+    return len(beginnings) == 1 and "" not in beginnings
 
 
 def _of_columns(sample: pa.RecordBatch, columns: tuple[str, ...]) -> list[tuple[Choice, str]]:
@@ -95,19 +119,31 @@ def _likeliest(sample: pa.RecordBatch, names: Sequence[str]) -> list[str]:
     numbers = [name for name in names if is_number(sample, name)]
     floats = [name for name in numbers if is_floating(sample, name)]
     inside = [name for name in floats if least(sample, (name,)) >= 0 and largest(sample, (name,)) <= 1]
-    return inside or floats or numbers
+    found = inside or floats or numbers
+    return [name for name in found if pc.count_distinct(sample.column(name)).as_py() > 1] or found
+
+
+def _perhaps_predicted(sample: pa.RecordBatch, chosen: Columns) -> str | None:
+    """A column that is called as labels are, where another one was chosen for these: a pipeline's own answer."""
+    names: list[str] = sample.schema.names
+    found = [name for name in names if normal_name(name) in LABELS and chosen.label not in (None, name)]
+    return found[0] if len(found) == 1 and not is_list(sample, found[0]) else None
 
 
 def _of_one(sample: pa.RecordBatch, name: str, predicted: str | None) -> list[tuple[Choice, str]]:
-    if predicted is not None:
-        return of_one_number(sample, name, predicted)
-    kind = "logits" if normal_name(name).startswith(LOGITS) else "probabilities"
-    return [({kind: name}, "of y = 1")]
+    if least(sample, (name,)) < 0 or normal_name(name).startswith(LOGITS):
+        return [({"logits": name}, "of y = 1")]
+    if predicted not in (None, name):
+        return of_one_number(sample, name, str(predicted))
+    if class_suffixes((name,)) == ("0",):
+        return [({"probabilities": name, "class_names": "1,0"}, "of y = 0")]
+    return [({"probabilities": name}, "of y = 1")]
 
 
 def of_one_number(sample: pa.RecordBatch, name: str, predicted: str) -> list[tuple[Choice, str]]:
     """What a number beside a prediction may be; less than a half is no probability of one of two classes."""
-    confidence: tuple[Choice, str] = ({"confidence": name}, f"of the prediction in {predicted!r}")
+    column = {} if normal_name(predicted) in PREDICTED else {"prediction": predicted}
+    confidence: tuple[Choice, str] = ({"confidence": name, **column}, f"of the prediction in {predicted!r}")
     positive: tuple[Choice, str] = ({"probabilities": name}, "of y = 1")
     if pc.count_distinct(sample.column(predicted)).as_py() > _BOTH:
         return [confidence]
@@ -128,7 +164,7 @@ def _of_classes(sample: pa.RecordBatch, numbers: Sequence[str]) -> list[tuple[st
             return [floats]
         if wide:
             return whole or wide
-    return []
+    return runs_that_sum(sample, floats)[:_BOTH] if 1 < len(floats) <= _FEW else []
 
 
 def perhaps_labels(sample: pa.RecordBatch, layout: Layout, ignored: Sequence[str]) -> tuple[str, ...]:
@@ -149,9 +185,13 @@ def perhaps_labels(sample: pa.RecordBatch, layout: Layout, ignored: Sequence[str
             return set(texts) <= known if known else len(texts) <= layout.classes and len(texts) < len(column)
         return pa.types.is_integer(column.type) and _are_indices(column, layout)
 
-    def doubt(name: str) -> tuple[bool, bool]:
+    def doubt(name: str) -> tuple[bool, bool, bool]:
         column = sample.column(name)
-        return _is_predicted(sample, layout, column), pc.count_distinct(column).as_py() == 1
+        return (
+            not _begin_alike(name, layout.values[0]),
+            _is_predicted(sample, layout, column),
+            pc.count_distinct(column).as_py() == 1,
+        )
 
     return tuple(sorted((name for name in ignored if fits(sample.column(name))), key=doubt))
 

@@ -219,7 +219,7 @@ def _stated(schema: pa.Schema) -> tuple[Layout, Header] | None:
     if not schema.equals(shape.schema()):
         raise PredictionFileError("its columns are not those that its header states; write it again")
     layout = Layout(shape.kind, (shape.kind,), shape.width, members=shape.members, label=("label",), id="id")
-    return replace(layout, class_names=header.class_names), header
+    return replace(layout, class_names=header.class_names, descriptive={name: name for name in shape.columns}), header
 
 
 def _sample(source: Source, footer: Footer, names: list[str]) -> pa.RecordBatch:

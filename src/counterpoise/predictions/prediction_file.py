@@ -8,13 +8,16 @@ import pyarrow as pa
 
 from counterpoise._blocks import rows_at_a_time
 from counterpoise._files import FilePath
-from counterpoise.predictions.columns import AmbiguousInputError, Layout, Reading
+from counterpoise.predictions.columns import AmbiguousInputError, Columns, Layout, Reading
+from counterpoise.predictions.descriptive import column_called
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.from_arrow import without_decimals
 from counterpoise.predictions.layout import models_of, tables
-from counterpoise.predictions.names import DESCRIPTIVE, GROUPED, some
+from counterpoise.predictions.names import GROUPED, KNOWN, is_found, normal_name, some
 from counterpoise.predictions.recognition import find_layout
 from counterpoise.predictions.table import Header, Kind, PredictionFileError, Predictions
+
+_FEW = 10
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class RawTable:
         class_names: where the file names them.
         layout: which columns hold what, where the file says it.
         header: where the predictions come from, where the file says it.
+        others: the columns of other numbers of rows, as tables of their own.
     """
 
     source: Source
@@ -107,6 +111,13 @@ class RawTable:
     class_names: tuple[str, ...] | None = None
     layout: Layout | None = None
     header: Header | None = None
+    others: tuple["RawTable", ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        names: list[str] = self.sample.schema.names
+        return names
 
     def column(self, name: str) -> pa.Array:
         """A whole column."""
@@ -134,14 +145,13 @@ def prediction_file(raw: RawTable, reading: Reading) -> PredictionFile:
     """The predictions in a table, found by what its columns are called unless the file says it."""
     source, path = raw.source, raw.source.path
     with refusing(path, what=raw.what):
-        sample = without_decimals(raw.sample)
-        layout = raw.layout or find_layout(sample, reading, members=raw.members, class_names=raw.class_names)
+        raw, layout = _meant(raw, reading)
         if reading.like is None:  # of a file of OOD samples, which are one set
             layout = _grouped(layout, reading.by, raw.sample.schema)
     header = raw.header or Header(class_names=layout.class_names)
 
     def read(groups: range | None) -> Iterator[Predictions]:
-        row, columns = 0, [*layout.read, *DESCRIPTIVE]
+        row, columns = 0, [*layout.read]
         declared = raw.rows if groups is None else sum(raw.group_rows[group] for group in groups)
         first_row = 0 if groups is None else sum(raw.group_rows[: groups.start])
         with refusing(path, what=raw.what):
@@ -171,23 +181,90 @@ def prediction_file(raw: RawTable, reading: Reading) -> PredictionFile:
     )
 
 
+def named_table(raw: RawTable, chosen: Columns) -> RawTable:
+    """Of the tables of a file the one that holds the columns that were chosen, with the others beside it."""
+    patterns = (chosen.logits, chosen.probabilities, chosen.confidence, chosen.label, chosen.prediction, chosen.correct)
+    given, tables = [pattern for pattern in (*patterns, chosen.id) if pattern is not None], (raw, *raw.others)
+    if len(tables) == 1 or not given:
+        return raw
+    holding = [[table for table in tables if is_found(table.names, pattern)] for pattern in given]
+    if not all(holding):
+        return raw  # what is not there is said where it is looked for
+    for table in tables:
+        if all(table in found for found in holding):
+            return replace(table, others=tuple(other for other in tables if other is not table))
+    first, *rest = holding
+    other = next(place for place, found in enumerate(rest, 1) if first[0] not in found)
+    raise _unequal(first[0], given[0], holding[other][0], given[other])
+
+
+def _meant(raw: RawTable, reading: Reading) -> tuple[RawTable, Layout]:
+    """The table whose names tell what its columns are, and that; what is asked about each, where none does."""
+    tables, found, questions = (raw, *raw.others), dict[int, Layout](), list[PredictionFileError]()
+    for place, table in enumerate(tables):
+        try:
+            sample = without_decimals(table.sample)
+            found[place] = table.layout or find_layout(
+                sample, reading, members=table.members, class_names=table.class_names
+            )
+            break
+        except PredictionFileError as question:
+            questions.append(question)
+    if not found:
+        raise _joint(questions)
+    ((place, layout),) = found.items()
+    others = tuple(table for table in tables if table is not tables[place])
+    for table in others if reading.like is None else ():
+        # A table of labels alone belongs to one that has none.
+        wrong = [name for name in table.names if name in KNOWN]
+        if wrong and not (layout.label or layout.correct):
+            raise _unequal(tables[place], layout.values[0], table, wrong[0])
+    return replace(tables[place], others=others), layout
+
+
+def _joint(questions: Sequence[PredictionFileError]) -> PredictionFileError:
+    """The first, with the choices of all, each with its column of values."""
+    asked = [question for question in questions if isinstance(question, AmbiguousInputError)]
+    if not asked:
+        return questions[0]
+    more = [
+        (choice, reason)
+        for question in asked[1:]
+        for choice, reason in question.choices
+        if {"logits", "probabilities", "confidence"} & choice.keys()
+    ]
+    return AmbiguousInputError(asked[0].problem, [*asked[0].choices, *more])
+
+
+def _unequal(one: RawTable, name: str, other: RawTable, wrong: str) -> PredictionFileError:
+    return PredictionFileError(f"array {wrong!r} has {other.rows:,} rows and {name!r} has {one.rows:,}")
+
+
 def _grouped(layout: Layout, by: Sequence[str], schema: pa.Schema) -> Layout:
-    for name in by:
-        if name not in schema.names:
-            raise PredictionFileError(f"it has no column {name!r} (--by); its columns are {some(schema.names)}")
+    groups = {layout.descriptive[known] for known in GROUPED if known in layout.descriptive}
+    chosen = []
+    for asked in by:
+        name = column_called(schema.names, asked)
+        if name is None:
+            raise PredictionFileError(f"it has no column {asked!r} (--by); its columns are {some(schema.names)}")
         if pa.types.is_nested(schema.field(name).type):
             raise PredictionFileError(
                 f"column {name!r} (--by) holds {schema.field(name).type}, not a value for each row"
             )
-    ignored = tuple(name for name in layout.ignored if name not in by)
-    return replace(layout, by=tuple(name for name in by if name not in GROUPED), ignored=ignored)
+        if normal_name(name) == "severity" and name not in groups:
+            raise PredictionFileError(f"column {name!r} (--by) holds text, not whole numbers; rename it to group by it")
+        chosen.append(name)
+    ignored = tuple(name for name in layout.ignored if name not in chosen)
+    return replace(layout, by=tuple(name for name in chosen if name not in groups), ignored=ignored)
 
 
 def _notices(raw: RawTable, layout: Layout) -> tuple[str, ...]:
     """What was taken for what, in files of other programs; of our own, that the digest is missing."""
     path = raw.source.path
     if raw.layout is None:
-        return (f"{path}: {layout.described()}",)
+        left = [f"{name!r} ({table.rows:,})" for table in raw.others for name in table.names]
+        notices = [f"{path}: left out, as it has not {raw.rows:,} rows: {', '.join(left[:_FEW])}"] if left else []
+        return (f"{path}: {layout.described()}", *notices)
     missing = raw.source.digest is None
     return (f"{path}: there is no digest beside it, so damage may go unnoticed",) if missing else ()
 

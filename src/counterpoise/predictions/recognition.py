@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from counterpoise.predictions.columns import (
     AmbiguousInputError,
-    Choice,
     Columns,
     Layout,
     Reading,
@@ -21,42 +19,44 @@ from counterpoise.predictions.columns import (
     matching,
     one_of,
 )
+from counterpoise.predictions.descriptive import column_called, descriptive_columns
+from counterpoise.predictions.labelling import (
+    multilabel,
+    of_classes,
+    require_comparable,
+    require_rows_of_labels,
+    with_labels,
+    without_missing,
+)
 from counterpoise.predictions.names import (
     CONFIDENCES,
     CORRECT,
-    DESCRIPTIVE,
     IDS,
     LABELS,
     MODEL,
     POSITIVE,
     PREDICTED,
     TEXT_NAMES,
-    TRUTH,
     VALUES,
-    class_suffixes,
-    classes_of,
     is_found,
     is_index,
-    joined,
     label_columns,
     normal_name,
     pattern_of,
-    reads_as_index,
     some,
     span,
-    stripped,
 )
 from counterpoise.predictions.offers import of_one_number, perhaps_labels, unnamed
 from counterpoise.predictions.sample import (
-    categories_of,
     is_floating,
     is_list,
+    is_list_of_numbers,
     is_list_of_texts,
     is_number,
     largest,
     list_width,
+    runs_that_sum,
     seems_number,
-    single_ones,
     sums_to,
     texts_in,
     values_of,
@@ -95,33 +95,51 @@ def find_layout(
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise PredictionFileError(f"the column {repeated!r} appears more than once")
     chosen = reading.columns
+    sample, missing = without_missing(sample, chosen, class_names)
     layout = _with_values(sample, reading, members or {})
-    named = chosen.names() or layout.class_names or class_names
+    named = _class_names(chosen.names(), layout.class_names, class_names)
     layout = replace(
         layout,
+        missing=missing,
         class_names=named if layout.kind in VALUES or layout.kind == "multilabel" else None,
         id=one_of(names, IDS, chosen.id, option="id"),
-        model=MODEL if MODEL in names else None,
+        model=column_called(names, MODEL),
         named_by_number=all(map(is_index, chosen.names() or ("",))),
         scale=0.01 if chosen.percent else 1.0,
     )
-    if reading.like is None and not layout.label and layout.correct is None:
-        label = one_of(_perhaps_of_labels(sample), LABELS, chosen.label, option="label")
-        layout = replace(layout, label=() if label is None else (label,))
-    if len(layout.label) == 1 and layout.kind in VALUES:
-        layout = _with_labels(sample, layout, chosen)
-    elif reading.texts:
-        layout = _with_classes(layout, reading.texts)
+    if reading.like is not None:
+        layout = replace(multilabel(layout) if reading.like.kind == "multilabel" else layout, label=())
+    elif not layout.label and layout.correct is None:
+        layout = replace(layout, label=_labels(sample, layout, chosen))
+    if layout.label and layout.kind in VALUES:
+        layout = with_labels(sample, layout, chosen)
+    if reading.like is None:
+        require_rows_of_labels(sample, layout, chosen)
+        _require_effect(names, layout, chosen)
+        require_comparable(sample, layout)
     _require_unit(sample, layout, percent=chosen.percent)
     layout = replace(layout, decimals=None if chosen.percent else _decimals(sample, layout))
     if layout.class_names is not None and len(layout.class_names) != layout.classes:
         raise PredictionFileError(
             f"there are {len(layout.class_names)} class names for {layout.classes} classes: {some(layout.class_names)}"
         )
-    used = {*layout.read, *DESCRIPTIVE}
+    layout = replace(layout, descriptive=descriptive_columns(sample, layout.read))
+    used = {*layout.read}
     ignored = tuple(name for name in names if name not in used and name)
     perhaps = () if layout.label or layout.correct else perhaps_labels(sample, layout, ignored)
     return replace(layout, ignored=ignored, perhaps_labels=perhaps)
+
+
+def _class_names(
+    chosen: tuple[str, ...] | None, found: tuple[str, ...] | None, given: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
+    """Those that were chosen, else those in the names of columns, else those that the file gives."""
+    if chosen is not None and found is None and given is not None and chosen != given and {*chosen} == {*given}:
+        raise PredictionFileError(
+            f"the file says that its outputs are {some(given)}, and --class-names says {some(chosen)}: leave it "
+            "out, or write the file with the right names"
+        )
+    return chosen or found or given
 
 
 def _with_values(sample: pa.RecordBatch, reading: Reading, members: Mapping[str, int]) -> Layout:
@@ -139,19 +157,19 @@ def _with_values(sample: pa.RecordBatch, reading: Reading, members: Mapping[str,
         raise AmbiguousInputError(
             f"it holds {' and '.join(f'{kind} ({span(found)})' for kind, found in groups)}", choices
         )
-    confidence = one_of(names, CONFIDENCES, None, option="confidence")
     predicted = one_of(names, PREDICTED, chosen.prediction, option="prediction")
     if groups:
         (kind, columns) = groups[0]
         if kind == "probabilities" and len(columns) == 1 and is_number(sample, columns[0]) and predicted is not None:
+            if bare := _bare_columns(sample, reading):
+                return _laid_out(sample, "probabilities", bare, members, chosen)
             problem = f"column {columns[0]!r} may be the probability of y = 1 or that of the prediction"
             raise AmbiguousInputError(problem, of_one_number(sample, columns[0], predicted))
         return _laid_out(sample, kind, columns, members, chosen)
-    if confidence is not None:
-        return _top_label(sample, confidence, chosen)
-    bare = _bare_columns(sample, reading)
-    if bare:
+    if bare := _bare_columns(sample, reading):
         return _laid_out(sample, "probabilities", bare, members, chosen)
+    if (confidence := one_of(names, CONFIDENCES, None, option="confidence")) is not None:
+        return _top_label(sample, confidence, chosen)
     if reading.like is not None and len(lists := [name for name in names if is_list(sample, name)]) == 1:
         return _laid_out(sample, reading.like.kind, (lists[0],), members, chosen)
     raise unnamed(sample, predicted, chosen)
@@ -167,6 +185,11 @@ def _laid_out(
                 f"column {columns[0]!r} has type {sample.schema.field(columns[0]).type}; it must hold numbers or lists "
                 "of them"
             )
+        if not is_list_of_numbers(sample, columns[0]):
+            raise PredictionFileError(
+                f"column {columns[0]!r} has type {sample.schema.field(columns[0]).type}, not lists of numbers; give "
+                "each class a column of its own, or write the table as JSON lines, where labels with scores are read"
+            )
         width = list_width(sample, columns[0])
         within = members.get(columns[0])
         return Layout(kind, columns, width, members=within, is_binary=width == 1 and within is None)
@@ -178,26 +201,31 @@ def _laid_out(
         if not is_number(sample, name):
             raise PredictionFileError(f"column {name!r} holds {sample.schema.field(name).type}, not numbers")
     columns, class_names = in_order(columns, chosen.names())
-    labels = label_columns(names, columns)
-    if chosen.multilabel and not labels:
-        wanted = ", ".join(f"'label_{name}'" for name in (class_names or columns)[:2])
-        raise PredictionFileError(f"a multilabel table needs a column of labels for each class: {wanted}, ...")
-    if labels and (chosen.multilabel or not set(names).intersection(LABELS)):
-        if not chosen.multilabel and not all(_are_answers(sample.column(name)) for name in labels):
-            raise AmbiguousInputError(
-                f"{span(labels)} hold no yes or no for each class; perhaps {span(columns)} are the largest alone",
-                [({"confidence": columns[0], "prediction": labels[0]}, "if the first is the largest of all")],
-            )
-        names_of = class_names or class_suffixes(columns)
-        return _multilabel(Layout(kind, columns, len(columns), label=labels, class_names=names_of))
-    return Layout(kind, columns, len(columns), class_names=class_names, is_binary=len(columns) == 1)
+    known = chosen.label is not None or any(normal_name(name) in LABELS for name in names)
+    labels = () if known and not (chosen.multilabel or chosen.one_hot) else label_columns(names, columns)
+    return Layout(
+        kind,
+        columns,
+        len(columns),
+        label=labels if chosen.label is None else (),
+        class_names=class_names,
+        is_binary=len(columns) == 1,
+    )
 
 
-def _are_answers(column: pa.Array) -> bool:
-    """Whether a column of labels is a yes or no, where it is known."""
-    if pa.types.is_integer(column.type):
-        return all(answer in (-1, 0, 1, None) for answer in pc.unique(column).to_pylist())
-    return all(reads_as_index(text) for text in texts_in(column))
+def _require_effect(names: Sequence[str], layout: Layout, chosen: Columns) -> None:
+    """Refuse choices that would change nothing, or what they are not about."""
+    for option, column in (("prediction", chosen.prediction), ("correct", chosen.correct)):
+        one_of(names, (), column, option=option)
+    if chosen.correct is not None and layout.correct is None:
+        raise PredictionFileError(
+            f"--correct is about the confidence of a prediction, and {span(layout.values)} are {layout.kind}: leave it "
+            "out, or name the confidence with --confidence"
+        )
+    if chosen.percent and (layout.kind == "logits" or layout.sigmoid):
+        raise PredictionFileError(
+            f"--percent is about probabilities, and {span(layout.values)} are logits: leave it out"
+        )
 
 
 def _require_unit(sample: pa.RecordBatch, layout: Layout, *, percent: bool) -> None:
@@ -227,10 +255,6 @@ def _decimals(sample: pa.RecordBatch, layout: Layout) -> int | None:
     return next(found, None)
 
 
-def _multilabel(layout: Layout) -> Layout:
-    return replace(layout, kind="multilabel", sigmoid=layout.kind == "logits", is_binary=False)
-
-
 def _top_label(sample: pa.RecordBatch, confidence: str, chosen: Columns) -> Layout:
     names = sample.schema.names
     if not is_number(sample, confidence):
@@ -245,72 +269,20 @@ def _top_label(sample: pa.RecordBatch, confidence: str, chosen: Columns) -> Layo
     return Layout("confidence", (confidence,), 1, correct=correct, prediction=None if correct else prediction)
 
 
+def _labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> tuple[str, ...]:
+    """The column of labels, or those that were chosen for the classes, in their order."""
+    if chosen.label is not None and (chosen.one_hot or chosen.multilabel):
+        found = matching(sample.schema.names, chosen.label, option="label")
+        if len(found) > 1:
+            return of_classes(found, layout)
+    label = one_of(_perhaps_of_labels(sample), LABELS, chosen.label, option="label")
+    return () if label is None else (label,)
+
+
 def _perhaps_of_labels(sample: pa.RecordBatch) -> list[str]:
     """All columns but lists of texts, which name the outputs."""
     names: list[str] = sample.schema.names
     return [name for name in names if not is_list_of_texts(sample, name)]
-
-
-def _with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layout:
-    """Labels as indices, as texts whose order is known, or as rows of K; anything else is asked about."""
-    (name,) = layout.label
-    column = sample.column(name)
-    if is_list(sample, name):
-        width = list_width(sample, name)
-        if width == 1:
-            return layout
-        if width != layout.classes:
-            raise PredictionFileError(f"column {name!r} has {width} labels a row for {layout.classes} classes")
-        if chosen.multilabel:
-            return _multilabel(layout)
-        if not chosen.one_hot:
-            single = "each of the first rows has a single 1" if single_ones(column) else ""
-            readings: list[tuple[Choice, str]] = [({"one_hot": True}, single), ({"multilabel": True}, "")]
-            raise AmbiguousInputError(
-                f"column {name!r} has {width} labels a row: a single 1 for the class, or a yes or no for each class",
-                readings if single else readings[::-1],
-            )
-        return replace(layout, one_hot=True)
-    texts = texts_in(column)
-    layout = _with_classes(layout, texts)
-    _require_plain_order(column, layout, chosen)
-    if layout.class_names is not None or not texts or all(reads_as_index(text) for text in texts):
-        return layout
-    categories = categories_of(sample, name)
-    if categories is not None and len(categories) == layout.classes:
-        return replace(layout, class_names=categories)
-    found = sorted(set(texts))[:_MOST_NAMES]
-    choices: list[tuple[Choice, str]] = []
-    if layout.is_binary and len(found) == 2:
-        choices = [({"class_names": joined(order)}, f"y = 1 is {order[1]!r}") for order in (found, found[::-1])]
-    elif len(found) == layout.classes:
-        choices = [({"class_names": joined(found)}, "if the outputs are in alphabetical order; else in theirs")]
-    raise AmbiguousInputError(
-        f"the labels in {name!r} are text ({some(found)}), and nothing says which of the {layout.classes} outputs is "
-        "which class",
-        choices,
-    )
-
-
-def _require_plain_order(column: pa.Array, layout: Layout, chosen: Columns) -> None:
-    """Ask what y = 1 is where labels are no names and the first of two classes is called the positive one."""
-    names = tuple(name.casefold() for name in layout.class_names or ())
-    if len(names) != 2 or names[0] not in POSITIVE or chosen.probabilities or chosen.logits or chosen.class_names:
-        return
-    if any(not reads_as_index(text) for text in texts_in(column)) or {*names} == {*TRUTH}:
-        return
-    orders = (layout.values[::-1], layout.values)
-    raise AmbiguousInputError(
-        f"labels are 0 and 1, and the first of the columns {some(layout.values)} is that of {names[0]!r}",
-        [({layout.kind: joined(order)}, f"y = 1 is that of {order[1]!r}") for order in orders],
-    )
-
-
-def _with_classes(layout: Layout, texts: Sequence[str]) -> Layout:
-    """With the classes that these labels are found to be within the names of the columns, where these name them."""
-    if layout.class_names is None or layout.class_names != class_suffixes(layout.values):
-        return layout
-    return replace(layout, class_names=classes_of(layout.values, stripped(texts)))
 
 
 def _named_groups(sample: pa.RecordBatch) -> Iterator[tuple[Kind, tuple[str, ...]]]:
@@ -345,9 +317,11 @@ def _bare_columns(sample: pa.RecordBatch, reading: Reading) -> tuple[str, ...]:
     if len(digits) > 1 and sorted(map(int, digits)) == list(range(len(digits))):
         return digits
     label = one_of(_perhaps_of_labels(sample), LABELS, reading.columns.label, option="label")
-    texts = set(reading.texts if label is None else texts_in(sample.column(label)))
-    floats = tuple(name for name in numbers if is_floating(sample, name))
-    found = tuple(name for name in floats if normal_name(name) not in TEXT_NAMES)
-    if len(found) > 1 and texts and texts <= set(found) and sums_to(sample, found, 1):
+    texts = set() if label is None else set(texts_in(sample.column(label)))
+    found = tuple(name for name in numbers if is_floating(sample, name) and normal_name(name) not in TEXT_NAMES)
+    if len(found) < 2 or not texts or not texts <= set(found):
+        return ()
+    if sums_to(sample, found, 1):
         return found
-    return ()
+    runs = runs_that_sum(sample, found, texts)  # where a loss or a weight stands beside them
+    return runs[0] if len(runs) == 1 else ()

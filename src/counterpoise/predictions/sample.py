@@ -1,6 +1,8 @@
 """What the first rows of a table show: the types of columns, widths of lists, texts, and sums."""
 
 import re
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from counterpoise.predictions.from_arrow import filled
 from counterpoise.predictions.table import PredictionFileError
 
 _SUM_TOLERANCE = 0.05
+_ANSWERS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+_UNORDERED = {b"counterpoise.order": b"none"}
 
 
 def is_number(sample: pa.RecordBatch, name: str) -> bool:
@@ -85,9 +89,21 @@ def categories_of(sample: pa.RecordBatch, name: str) -> tuple[str, ...] | None:
     return tuple(map(str, column.dictionary.to_pylist()))
 
 
+def unordered(name: str) -> pa.Field:
+    """A column of scores of one class, which came with its name and whose place among the others says nothing."""
+    return pa.field(name, pa.float64(), metadata=_UNORDERED)
+
+
+def is_unordered(sample: pa.RecordBatch, columns: tuple[str, ...]) -> bool:
+    """Whether these are such columns."""
+    return all(_UNORDERED.items() <= (sample.schema.field(name).metadata or {}).items() for name in columns)
+
+
 def values_of(sample: pa.RecordBatch, columns: tuple[str, ...]) -> np.ndarray[Any, Any] | None:
-    """The numbers `[n, K]` of a column of lists or of K columns; None where lists differ in length."""
+    """The numbers `[n, K]` of a column of lists or of K columns; None where lists differ in length, or hold lists."""
     if len(columns) == 1 and is_list(sample, columns[0]):
+        if pa.types.is_nested(sample.schema.field(columns[0]).type.value_type):
+            return None
         rows = sample.column(columns[0]).to_pylist()
         return np.array(rows, float) if rows and len({len(row or ()) for row in rows}) == 1 else None
     return np.column_stack([filled(sample.column(name).cast(pa.float64()), np.nan) for name in columns])
@@ -116,7 +132,40 @@ def sums_to(sample: pa.RecordBatch, columns: tuple[str, ...], total: float) -> b
     return bool(((values >= 0).all(-1) & (abs(values.sum(-1) - total) <= _SUM_TOLERANCE * total)).all())
 
 
+def runs_that_sum(
+    sample: pa.RecordBatch, columns: Sequence[str], within: AbstractSet[str] = frozenset()
+) -> list[tuple[str, ...]]:
+    """Columns side by side, with all of some among them, whose rows sum to about 1; the most columns first."""
+    values = values_of(sample, tuple(columns))
+    if values is None or not values.size:
+        return []
+    inside = [place for place, name in enumerate(columns) if name in within]
+    total = np.pad(values.cumsum(-1), ((0, 0), (1, 0)))
+    begun = np.pad((~(values >= 0)).any(0).cumsum(), (1, 0))  # columns so far with a number that is none of 0 or more
+    found = []
+    for first in range(min(inside, default=len(columns)) + 1):
+        last = np.arange(max([first + 1, *inside]) + 1, len(columns) + 1)
+        last = last[begun[last] == begun[first]]
+        last = last[abs(total[0, last] - total[0, first] - 1) <= _SUM_TOLERANCE]  # most fail in the first row
+        sums = abs(total[:, last] - total[:, [first]] - 1) <= _SUM_TOLERANCE
+        found += [(first, end) for end in last[sums.all(0)].tolist()]
+    return [tuple(columns[first:end]) for first, end in sorted(found, key=lambda run: run[0] - run[1])]
+
+
+def has_fractions(sample: pa.RecordBatch, name: str) -> bool:
+    """Whether a column holds numbers that are not whole."""
+    values = values_of(sample, (name,)) if is_floating(sample, name) else None
+    return values is not None and bool((values[np.isfinite(values)] % 1 != 0).any())
+
+
 def single_ones(column: Any) -> bool:
     """Whether each list has a single 1 and else zeros."""
     rows = np.array(column.to_pylist(), float)
     return bool((((rows == 0) | (rows == 1)).all(-1) & (rows.sum(-1) == 1)).all())
+
+
+def are_single_ones(sample: pa.RecordBatch, columns: tuple[str, ...]) -> bool:
+    """Whether each row of columns of 0 and 1, however they are written, has a single 1."""
+    rows = [sample.column(name).cast(pa.string()).to_pylist() for name in columns]
+    found = np.array([[_ANSWERS.get(str(cell).strip().lower(), -1) for cell in row] for row in rows]).T
+    return bool(((found >= 0).all(-1) & (found.sum(-1) == 1)).all())

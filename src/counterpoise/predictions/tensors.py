@@ -16,6 +16,7 @@ from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import Array, PredictionFileError, as_array
 
+_Path = tuple[str, ...]
 _CODE = re.compile(r"GLOBAL (\S+)")
 _VALUE_BYTES = 64
 """That a number, a text or a list of Python takes, about."""
@@ -96,29 +97,33 @@ def _require_justified(found: Any, *, stored: int) -> None:
 
 
 def _arrays(found: Any, source: Source) -> Iterator[tuple[str, Array]]:
-    for name, value in _columns(found, source.path.stem):
+    columns = dict(_columns(found, ()))
+    shortest = {path[-1] for path in columns if path}
+    for path, value in columns.items():
+        # The names of dictionaries within are needed where they tell two of one name apart.
+        name = path[-1] if path and len(shortest) == len(columns) else ".".join(path) or source.path.stem
         if isinstance(value, list) and isinstance(value[0], str):
             longest = max(map(len, value))
             check_expansion(declared=_CHARACTER_BYTES * longest * len(value), stored=source.size, what=f"list {name!r}")
         yield name, as_array(value)
 
 
-def _columns(found: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Tensors and lists of numbers or texts, by name; what is neither means nothing here."""
+def _columns(found: Any, path: _Path) -> Iterator[tuple[_Path, Any]]:
+    """Tensors and lists of numbers or texts, by the names that lead to them; what is neither means nothing here."""
     import torch
 
     if isinstance(found, torch.Tensor):
-        yield name, found
+        yield path, found
     elif isinstance(found, Mapping):
         for key, value in found.items():
-            yield from _columns(value, str(key))
+            yield from _columns(value, (*path, str(key)))
     elif isinstance(found, list) and found and _are_values(found):
-        yield name, found
-    elif isinstance(found, list) and found and (joined := _joined(found, name)) is not None:
+        yield path, found
+    elif isinstance(found, list) and found and (joined := _joined(found, path)) is not None:
         yield from joined.items()
     elif isinstance(found, list | tuple):
         for place, value in enumerate(found):
-            yield from _columns(value, f"arr_{place}")
+            yield from _columns(value, (*path, f"arr_{place}"))
 
 
 def _are_values(found: list[Any]) -> bool:
@@ -130,11 +135,11 @@ def _are_values(found: list[Any]) -> bool:
     )
 
 
-def _joined(found: list[Any], name: str) -> dict[str, Any] | None:
+def _joined(found: list[Any], path: _Path) -> dict[_Path, Any] | None:
     """Batches of one form as whole columns; None where they have several, and are no batches."""
     import torch
 
-    parts = [dict(_columns(each, name)) for each in found]
+    parts = [dict(_columns(each, path)) for each in found]
     if not parts[0] or any(part.keys() != parts[0].keys() for part in parts):
         return None
     columns = {key: [part[key] for part in parts] for key in parts[0]}
