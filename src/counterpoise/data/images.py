@@ -1,7 +1,7 @@
 """Image sets that fit into memory, as uint8 tensors that are decoded once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class Images:
         name: of the set.
         note: what a reader of a result must know of the set.
         flip: whether a mirrored image is still of its class.
+        names: of all rows of the set as it is stored, by their numbers; empty where they have none.
     """
 
     pixels: Tensor
@@ -49,6 +50,7 @@ class Images:
     name: str = "images"
     note: str = ""
     flip: bool = True
+    names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         rows = len(self.pixels)
@@ -83,6 +85,7 @@ class Images:
             name=self.name,
             note=self.note,
             flip=self.flip,
+            names=self.names,
         )
 
     @classmethod
@@ -224,14 +227,15 @@ def decoded_rows(
     if pixels is None:
         damaged = f"; the first that cannot be read: {survey.unreadable[0]}" if survey.unreadable else ""
         raise ValueError(f"{where} has no such rows{damaged}")
-    return _images_of(info, rows.classes, pixels[:filled], np.concatenate(labels), np.concatenate(found))
+    images = _images_of(info, rows.classes, pixels[:filled], np.concatenate(labels), np.concatenate(found))
+    return replace(images, names=rows.names)
 
 
 def _selected(rows: Rows, ids: Tensor) -> Rows:
     """Some of the rows, by their numbers."""
     require_row_numbers(ids, rows.stored)
     parts = (chunk.part(np.isin(chunk.ids, ids.numpy())) for chunk in rows.chunks)
-    return Rows(rows.stored, min(rows.most, len(ids)), rows.classes, (part for part in parts if len(part.ids)))
+    return replace(rows, most=min(rows.most, len(ids)), chunks=(part for part in parts if len(part.ids)))
 
 
 def hold_out(rows: int, *, size: int | float, seed: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from counterpoise._addresses import read_text
 from counterpoise._files import write_text
 from counterpoise.data.augment import Augmentation
 from counterpoise.data.balance import class_weights
-from counterpoise.data.chunks import UNLABELLED, first_difference
+from counterpoise.data.chunks import UNLABELLED, class_places
 from counterpoise.data.decode import Survey, UnreadableImageError
 from counterpoise.data.images import Images, decoded_rows, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
@@ -317,18 +317,15 @@ def _ood_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | No
 
 
 def require_same_kind(images: Images, *, shape: tuple[int, ...], classes: tuple[str, ...] | None) -> None:
-    """Refuse images of another shape or, unless they are OOD (None), of other classes than the model's."""
+    """Refuse images of another shape or, unless they are OOD (None), of classes that the model does not know."""
     found = images.pixels.shape[1:]
     if found != shape:
         remedy = "resize them with --size (of a recipe: data.size), or use another set"
         if found[0] != shape[0]:
             remedy = f"use a set whose images have {shape[0]} channel{'s' if shape[0] > 1 else ''}"
         raise ValueError(f"{images.name} has images of {list(found)}, the model was trained on {list(shape)}; {remedy}")
-    if classes is not None and images.classes != classes:
-        raise ValueError(
-            f"{images.name} has other classes than the model: {first_difference(images.classes, classes)}; if it is "
-            "meant as an OOD set, say so"
-        )
+    if classes is not None:
+        class_places(images.classes, classes, where=images.name)
 
 
 def _require_steps(recipe: Recipe, rows: int) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from counterpoise._digests import digest_path, is_vouched
 from counterpoise._files import FilePath, write_text
+from counterpoise.data.chunks import class_places
 from counterpoise.data.corruptions import corrupted
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
@@ -95,7 +96,7 @@ def predict(
 
     Args:
         trained: the model.
-        images: with the classes of the model, or `ood`.
+        images: with classes that the model knows, by their names, or `ood`.
         path: of the Parquet file.
         split: that the images are of.
         ood: out of distribution; labels of other classes are left out.
@@ -105,6 +106,8 @@ def predict(
     """
     options = trained.recipe.evaluation
     images = _as_inputs(images, trained, ood=ood)
+    if not ood and (missing := int((images.labels == MISSING_LABEL).sum())):
+        say(f"note: {missing:,} of {len(images):,} images have no label")
     variants: list[tuple[str | None, int]] = [(None, 0)]
     variants += [(name, severity) for name in corruption_names(corruptions) for severity in options.severities]
     model, header = trained.model.eval().to(device).float(), header_of(trained)
@@ -124,8 +127,7 @@ def predict(
                     Predictions.of(
                         logits=logits.cpu(),
                         labels=batch.labels.cpu(),
-                        # A corrupted image is another sample than the clean one.
-                        ids=batch.ids.cpu() + number * int(images.ids.max() + 1),
+                        ids=_sample_ids(images, batch.ids.tolist(), corruption, severity, number=number),
                         data_set=images.name,
                         split=split,
                         in_distribution=not ood,
@@ -221,9 +223,24 @@ def measured_card(
 
 def _as_inputs(images: Images, trained: Trained, *, ood: bool) -> Images:
     """Images as the model is shown them: normalised as those it was trained on."""
-    require_same_kind(images, shape=trained.shape, classes=None if ood else trained.classes)
-    labels = torch.full_like(images.labels, MISSING_LABEL) if ood else images.labels
+    require_same_kind(images, shape=trained.shape, classes=None)
+    if ood:
+        labels = torch.full_like(images.labels, MISSING_LABEL)
+    else:
+        places = class_places(images.classes, trained.classes, where=images.name)
+        labels = torch.from_numpy(places)[images.labels]
     return replace(images, labels=labels, classes=trained.classes, mean=trained.mean, std=trained.std)
+
+
+def _sample_ids(
+    images: Images, rows: Sequence[int], corruption: str | None, severity: int, *, number: int
+) -> list[int] | list[str]:
+    """Names of images, else row numbers; a corrupted image is another sample than the clean one."""
+    if images.names:
+        suffix = "" if corruption is None else f" {corruption} {severity}"
+        return [f"{images.names[row]}{suffix}" for row in rows]
+    first = number * int(images.ids.max() + 1)
+    return [first + row for row in rows]
 
 
 def _corrupted(images: Images, corruption: str, severity: int, options: EvaluationOptions) -> Images:

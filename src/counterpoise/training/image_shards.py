@@ -13,7 +13,7 @@ import numpy as np
 
 from counterpoise._addresses import as_path
 from counterpoise._files import FilePath
-from counterpoise.data.chunks import Chunk
+from counterpoise.data.chunks import Chunk, Rows
 from counterpoise.data.row_groups import OPENED_TOGETHER, FileRows, open_rows
 from counterpoise.data.rows import read_rows
 from counterpoise.data.sources import WHOLE, DataSource, resolve, stored_split
@@ -48,16 +48,16 @@ class ImageShard:
         return self.source.kind in _IN_FILES
 
     @contextmanager
-    def opened(self, most: int) -> Iterator[tuple[tuple[str, ...], Iterator[Chunk]]]:
-        """Names of the classes, if it tells them, and its rows, at most so many at a time, still encoded."""
+    def opened(self, most: int) -> Iterator[Rows]:
+        """Its rows, at most so many at a time, still encoded."""
         if not self.is_file:
-            rows = read_rows(self.source, self.split)
-            yield rows.classes, rows.chunks
+            yield read_rows(self.source, self.split)
             return
         with _local(self.path) as path:
             try:
                 file = open_rows(self.source, str(path))
-                yield file.classes, self._chunks(file, most)
+                count = int(file.index()[0].sum())
+                yield Rows(count, count, file.classes, self._chunks(file, most))
             except ValueError as error:
                 raise ValueError(str(error).replace(str(path), str(self.path))) from None
 

@@ -20,7 +20,7 @@ from counterpoise._digests import digest_path, stated_digest
 from counterpoise._documents import from_document, to_document
 from counterpoise._engines import Engine, Here, in_order
 from counterpoise._files import FilePath, write_text
-from counterpoise.data.chunks import Chunk, first_difference, regrouped
+from counterpoise.data.chunks import Chunk, class_places, regrouped
 from counterpoise.data.decode import decoded_images
 from counterpoise.data.images import check_labels
 from counterpoise.export import ModelConfig
@@ -125,19 +125,18 @@ class PredictedShard:
         """Batch by batch."""
         job, images = self.job, self.images
         predictor = loaded(job.model, job.device)
-        with images.opened(job.batch) as (classes, chunks):
-            if classes and classes != job.classes and not job.ood:
-                raise ValueError(
-                    f"{images.path} has other classes than the model: {first_difference(classes, job.classes)}; if it "
-                    "is meant as OOD, say so"
-                )
-            for chunk in regrouped(chunks, job.batch):
-                labels = torch.full((len(chunk.ids),), MISSING_LABEL) if job.ood else torch.from_numpy(chunk.labels)
-                check_labels(labels, torch.from_numpy(chunk.ids), classes=len(job.classes), where=chunk.files)
+        with images.opened(job.batch) as rows:
+            # Files that name no classes have labels by the model's.
+            known = job.classes if job.ood else rows.classes or job.classes
+            places = class_places(known, job.classes, where=str(images.path))
+            for chunk in regrouped(rows.chunks, job.batch):
+                labels = np.full_like(chunk.labels, MISSING_LABEL) if job.ood else chunk.labels
+                ids = torch.from_numpy(chunk.ids)
+                check_labels(torch.from_numpy(labels), ids, classes=len(places) - 1, where=chunk.files)
                 yield Predictions.of(
                     logits=predictor(self._pixels(chunk, predictor)),
-                    labels=labels,
-                    ids=chunk.ids,
+                    labels=places[labels],
+                    ids=[rows.names[row] for row in chunk.ids] if rows.names else chunk.ids,
                     data_set=images.source.info.name,
                     split=images.split,
                     in_distribution=not job.ood,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from counterpoise.data.images import hold_out, hold_out_by_class, hold_out_hashed
 from counterpoise.data.sources import FILES, WHOLE, DataSource, pictures_in
-from counterpoise.data.tables import SUFFIXES
+from counterpoise.data.tables import SUFFIXES, read_table
 from counterpoise.recipes.config import DataOptions, HeldOutRows
 
 TEST_SEED: Final = 1 << 40
@@ -73,7 +73,14 @@ def _require_classes(source: DataSource) -> None:
     """Refuse image files of one class."""
     if source.kind not in FILES or len(source.info.classes) > 1:
         return
+    if not source.info.classes and source.kind == "folder":
+        images = sum(1 for _ in pictures_in(source.location, ""))
+        raise ValueError(
+            f"{source.location} holds no class folders, but {images:,} images: put those of each class into a folder "
+            "with its name"
+        )
     if not source.info.classes:
+        read_table(source.location, labelled=True)  # which asks where the labels are, if a column may hold them
         raise ValueError(f"{source.location} has no labels to learn from")
     (name,) = source.info.classes
     hint = ""

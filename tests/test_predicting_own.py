@@ -1,0 +1,120 @@
+"""Predicting images of one's own: whatever classes of the model they are of, and whether or not anybody has labelled them."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from counterpoise.cli import parse
+from counterpoise.predictions import read_predictions
+from counterpoise.training import predict_shards
+from odd_images import photos, rows_of, table
+from test_own_images import SMALL
+
+CLASSES = ("cat", "dog", "fox")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on a folder of photos, and the folder."""
+    place = tmp_path_factory.mktemp("own")
+    photos(place / "photos", dict.fromkeys(CLASSES, 10))
+    parse(["train", str(place / "photos"), *SMALL, "--method=ce", "--out", str(place / "run")]).run()
+    return place / "run", place / "photos"
+
+
+def predicted(run, data, out, *options):
+    """The predictions that the command writes into one file."""
+    parse(["predict", str(run), "--data", str(data), "--out", str(out / "one.parquet"), *options]).run()
+    return read_predictions(out / "one.parquet")
+
+
+def by_id(table):
+    return dict(zip(table.ids.tolist(), zip(table.labels.tolist(), table.values.tolist(), strict=True), strict=True))
+
+
+def streamed(run, data, out, **options):
+    """What is written file by file, which must be the same."""
+    predict_shards(run, data, out / "folder", size=8, **options)
+    return read_predictions(out / "folder" / "part-00000.parquet")
+
+
+@pytest.mark.parametrize("kept", [("cat", "dog"), ("dog", "fox"), ("fox",)])
+@pytest.mark.parametrize("as_table", [False, True])
+def test_labels_are_those_of_the_model_by_name(tmp_path, trained, kept, as_table):
+    run, data = trained
+    every = by_id(predicted(run, data, tmp_path, "--size=8"))
+    place = tmp_path / "some"
+    for name in kept:
+        shutil.copytree(data / name, place / name)
+    given = table(place / "table.csv", rows_of(place)) if as_table else place
+    found = by_id(predicted(run, given, tmp_path, "--size=8"))
+    assert {name for name in found if found[name][0] != CLASSES.index(name.split("/")[0])} == set()
+    assert {*found} == {name for name in every if name.split("/")[0] in kept}
+    for name, (label, logits) in found.items():
+        assert label == every[name][0]
+        np.testing.assert_allclose(logits, every[name][1], rtol=1e-4, atol=1e-5)
+    again = by_id(streamed(run, given, tmp_path))
+    assert {name: label for name, (label, _) in again.items()} == {name: label for name, (label, _) in found.items()}
+
+
+def a_flat_folder(place, data):
+    return shutil.copytree(data / "fox", place / "new")
+
+
+def a_table_without_labels(place, data):
+    return table(shutil.copytree(data, place / "new") / "t.csv", [(path,) for path, _ in rows_of(data)], ("path",))
+
+
+def a_table_of_other_columns(place, data):
+    rows = [(path, number) for number, (path, _) in enumerate(rows_of(data))]
+    return table(shutil.copytree(data, place / "new") / "t.csv", rows, ("path", "taken"))
+
+
+def a_table_of_empty_labels(place, data):
+    return table(shutil.copytree(data, place / "new") / "t.csv", [(path, "") for path, _ in rows_of(data)])
+
+
+@pytest.mark.parametrize(
+    "make", [a_flat_folder, a_table_without_labels, a_table_of_other_columns, a_table_of_empty_labels]
+)
+def test_images_without_labels_are_predicted(tmp_path, trained, make, capsys):
+    run, data = trained
+    every, place = by_id(predicted(run, data, tmp_path, "--size=8")), make(tmp_path, data)
+    capsys.readouterr()
+    found = by_id(predicted(run, place, tmp_path, "--size=8"))
+    assert f"note: {len(found)} of {len(found)} images have no label" in capsys.readouterr().err
+    prefix = "fox/" if make is a_flat_folder else ""
+    assert len(found) == (10 if prefix else 30)
+    for name, (label, logits) in found.items():
+        assert label == -1
+        np.testing.assert_allclose(logits, every[f"{prefix}{name}"][1], rtol=1e-4, atol=1e-5)
+    assert {*streamed(run, place, tmp_path).labels.tolist()} == {-1}
+
+
+def test_classes_that_the_model_does_not_know_are_named_with_what_to_say(tmp_path, trained):
+    run, data = trained
+    place = photos(shutil.copytree(data, tmp_path / "new"), {"wolf": 2})
+    message = r"new has 'wolf' among its classes, .* it tells apart 'cat', 'dog', 'fox'; .* add --ood$"
+    with pytest.raises(ValueError, match=message):
+        predicted(run, place, tmp_path, "--size=8")
+    with pytest.raises(ValueError, match=message):
+        streamed(run, place, tmp_path)
+    found = predicted(run, place, tmp_path, "--size=8", "--ood")
+    assert {*found.labels.tolist()} == {-1}
+    assert not found.in_distribution.any()
+
+
+def test_rows_are_known_by_their_files_and_by_number_where_a_table_repeats_one(tmp_path, trained):
+    run, data = trained
+    rows = [("photos/cat/0.png", "cat"), (str(data / "dog" / "1.png"), "dog")]
+    given = table(data.parent / "t.csv", rows)
+    assert predicted(run, given, tmp_path, "--size=8").ids.tolist() == ["photos/cat/0.png", "photos/dog/1.png"]
+    foggy = predicted(run, given, tmp_path, "--size=8", "--corruptions", "contrast")
+    assert foggy.ids.tolist()[:3] == ["photos/cat/0.png", "photos/dog/1.png", "photos/cat/0.png contrast 1"]
+    assert len({*foggy.ids.tolist()}) == len(foggy)
+    assert predicted(run, table(data.parent / "t.csv", [*rows, rows[0]]), tmp_path, "--size=8").ids.tolist() == [
+        0,
+        1,
+        2,
+    ]
