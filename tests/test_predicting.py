@@ -183,7 +183,9 @@ def test_what_is_wrong_with_a_row_is_said_with_its_file_and_row(tmp_path, run, i
 
 
 def test_images_that_the_model_does_not_take_are_refused(tmp_path, run, images):
-    with pytest.raises(ValueError, match=r"16 x 16 pixels, the model takes 32 x 32; .* --size \(row 0 of this file\)"):
+    with pytest.raises(
+        ValueError, match=r"16 x 16 pixels, the model takes 32 x 32; .* --size 32 \(row 0 of this file\)"
+    ):
         predict_shards(run, images, tmp_path / "small", size=16)
     others = tmp_path / "others"
     shutil.copytree(images, others)

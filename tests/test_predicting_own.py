@@ -1,13 +1,15 @@
 """Predicting images of one's own: whatever classes of the model they are of, and whether or not anybody has labelled them."""
 
+import re
 import shutil
 
 import numpy as np
 import pytest
 
 from counterpoise.cli import parse
+from counterpoise.data import load_images
 from counterpoise.predictions import read_predictions
-from counterpoise.training import predict_shards
+from counterpoise.training import predict_shards, score_shards
 from odd_images import photos, rows_of, table
 from test_own_images import SMALL
 
@@ -35,7 +37,7 @@ def by_id(table):
 
 def streamed(run, data, out, **options):
     """What is written file by file, which must be the same."""
-    predict_shards(run, data, out / "folder", size=8, **options)
+    predict_shards(run, data, out / "folder", **options)
     return read_predictions(out / "folder" / "part-00000.parquet")
 
 
@@ -118,3 +120,50 @@ def test_rows_are_known_by_their_files_and_by_number_where_a_table_repeats_one(t
         1,
         2,
     ]
+
+
+def test_damage_is_met_as_in_training_unless_it_is_said_otherwise(tmp_path, trained, capsys):
+    run, data = trained
+    place = shutil.copytree(data, tmp_path / "new")
+    (place / "dog" / "3.png").write_bytes(b"damage")
+    expected = {name: row for name, row in by_id(predicted(run, data, tmp_path)).items() if name != "dog/3.png"}
+    capsys.readouterr()
+    found = by_id(predicted(run, place, tmp_path))  # the recipe skips
+    warning = r"warning: 1 image cannot be read and is left out: .*dog/3.png, row 13 of the split"
+    assert re.search(warning, capsys.readouterr().err)
+    one_by_one = by_id(streamed(run, place, tmp_path, batch=7))
+    assert re.search(warning, capsys.readouterr().err)
+    for each in (found, one_by_one):
+        assert {name: label for name, (label, _) in each.items()} == {
+            name: label for name, (label, _) in expected.items()
+        }
+    np.testing.assert_allclose(
+        [logits for _, logits in one_by_one.values()], [logits for _, logits in expected.values()], rtol=1e-4, atol=1e-5
+    )
+    assert score_shards(run, place).models[0].samples == 29
+    refused = r"dog/3.png, row 13 .*; remove it, or leave out what cannot be read: --unreadable skip"
+    with pytest.raises(ValueError, match=refused):
+        predicted(run, place, tmp_path, "--unreadable", "refuse")
+    with pytest.raises(ValueError, match=refused):
+        streamed(run, place, tmp_path / "refused", unreadable="refuse")
+    for path in place.rglob("*.png"):
+        path.write_bytes(b"damage")
+    with pytest.raises(ValueError, match=r"no such rows; the first that cannot be read: .*cat/0.png"):
+        predicted(run, place, tmp_path)
+    with pytest.raises(ValueError, match=r"none of its images can be read; the first: .*cat/0.png"):
+        streamed(run, place, tmp_path / "none")
+
+
+def test_photos_become_as_large_as_those_of_the_run(tmp_path, trained):
+    run, data = trained
+    asked = by_id(predicted(run, data, tmp_path, "--size=8"))
+    assert by_id(predicted(run, data, tmp_path)) == asked
+    assert by_id(streamed(run, data, tmp_path)).keys() == asked.keys()
+    with pytest.raises(ValueError, match=r"images of 5 x 5 x 3 .* trained on 8 x 8 x 3; resize them with --size 8"):
+        predicted(run, data, tmp_path, "--size=5")
+    with pytest.raises(ValueError, match=r"has 5 x 5 pixels, the model takes 8 x 8; resize and crop all with --size 8"):
+        predict_shards(run, data, tmp_path / "small", size=5)
+    with pytest.raises(
+        ValueError, match=r"has 9 x 7 pixels and the first one 7 x 9; .*--size of `counterpoise predict`"
+    ):
+        load_images(photos(photos(tmp_path / "two", {"a": 1}, size=(7, 9)), {"b": 1}), "all")

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -37,9 +37,11 @@ class Predict:
     domain: str | None = None
     """Domain of it, for sets that have domains."""
     size: int | None = None
-    """Resize and centre-crop images to this many pixels."""
+    """Resize and centre-crop images to this many pixels; by default as the run did."""
     ood: Flag = False
     """The images are of other classes than the model knows: predict them as out of distribution."""
+    unreadable: Literal["refuse", "skip"] | None = None
+    """What becomes of images that cannot be decoded: those that are skipped are named; by default as in training."""
     corruptions: tuple[str, ...] = ()
     """CIFAR-C-style corruptions to predict too; `standard` for the usual 15, `all` for 19."""
     device: str | None = None
@@ -113,6 +115,7 @@ class Predict:
                     root=self.data_root,
                     size=self.size,
                     ood=self.ood,
+                    unreadable=self.unreadable,
                     device=device,
                     engine=engine,
                     progress=progress.rows,
@@ -124,6 +127,7 @@ class Predict:
                     split=self.split,
                     root=self.data_root,
                     size=self.size,
+                    unreadable=self.unreadable,
                     device=device,
                     engine=engine,
                     progress=progress.rows,
@@ -145,9 +149,9 @@ class Predict:
 
         trained_folders(RunFolder(self.model))
         source = resolve(self.data, root=self.data_root)
-        from counterpoise.data import load_images
         from counterpoise.training.devices import require_device
         from counterpoise.training.evaluation import OOD_PREFIX, predict, prediction_file
+        from counterpoise.training.inputs import load_inputs
         from counterpoise.training.networks import load_run
 
         device = self.device or "cpu"
@@ -156,7 +160,16 @@ class Predict:
         usual = self._usual_ood_split()
         undivided = set(source.files) == {WHOLE} and not source.info.domains
         split = usual or self.split or (WHOLE if undivided else "test")
-        images = load_images(self.data, split, root=self.data_root, domain=self.domain, size=self.size)
+        images = load_inputs(
+            trained.recipe,
+            self.data,
+            split,
+            root=self.data_root,
+            domain=self.domain,
+            size=self.size,
+            unreadable=self.unreadable,
+            say=lambda text: write(f"{text}\n"),
+        )
         # What a run itself predicts has the name that its recipe gives it, so that it is never counted twice.
         same = (name for name in trained.recipe.evaluation.ood if Path(name).resolve() == Path(self.data).resolve())
         name = next(same, self.data) if usual else "_".join(part for part in (self.data, self.domain, split) if part)

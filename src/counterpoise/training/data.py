@@ -320,10 +320,14 @@ def require_same_kind(images: Images, *, shape: tuple[int, ...], classes: tuple[
     """Refuse images of another shape or, unless they are OOD (None), of classes that the model does not know."""
     found = images.pixels.shape[1:]
     if found != shape:
-        remedy = "resize them with --size (of a recipe: data.size), or use another set"
+        remedy = f"resize them with --size {shape[2]} (of a recipe: data.size), or use another set"
         if found[0] != shape[0]:
             remedy = f"use a set whose images have {shape[0]} channel{'s' if shape[0] > 1 else ''}"
-        raise ValueError(f"{images.name} has images of {list(found)}, the model was trained on {list(shape)}; {remedy}")
+        theirs, ours = (f"{each[2]} x {each[1]} x {each[0]}" for each in (found, shape))
+        raise ValueError(
+            f"{images.name} has images of {theirs} (width x height x channels), the model "
+            f"was trained on {ours}; {remedy}"
+        )
     if classes is not None:
         class_places(images.classes, classes, where=images.name)
 

@@ -9,40 +9,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from counterpoise._addresses import Address, as_path
 from counterpoise._digests import digest_path, stated_digest
 from counterpoise._documents import from_document, to_document
 from counterpoise._engines import Engine, Here, in_order
 from counterpoise._files import FilePath, write_text
-from counterpoise.data.chunks import Chunk, class_places, regrouped
-from counterpoise.data.decode import decoded_images
-from counterpoise.data.images import check_labels
 from counterpoise.export import ModelConfig
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import (
-    MISSING_LABEL,
-    Header,
-    PredictionFile,
     Predictions,
     PredictionWriter,
     Reading,
     write_manifest,
 )
-from counterpoise.predictions.columns import Layout
-from counterpoise.predictions.digest import Source
 from counterpoise.predictions.formats import is_prediction_file
-from counterpoise.predictions.shards import MANIFEST, Form, Shard
+from counterpoise.predictions.shards import MANIFEST, Shard
+from counterpoise.recipes.config import Unreadable
 from counterpoise.scoring import Progress
 from counterpoise.scoring.files import score_models
 from counterpoise.scoring.models import ModelFiles
-from counterpoise.training.image_shards import ImageShard, image_shards
-from counterpoise.training.predictors import ModelSource, Predictor, loaded, model_source
+from counterpoise.training.image_shards import image_shards
+from counterpoise.training.predictors import loaded, model_source
+from counterpoise.training.shard_predictions import Job, PredictedShard
 
 PLAN = "plan.json"
 PLAN_SCHEMA, PLAN_VERSION = "counterpoise.predicting", 1
@@ -81,108 +73,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Job:
-    """How files are predicted, in any process.
-
-    Attributes:
-        model: that predicts.
-        device: where it computes.
-        size: that images are resized to.
-        batch: images at a time.
-        ood: out of distribution; labels are left out.
-        header: where the predictions come from.
-        members: of an ensemble, or None.
-    """
-
-    model: ModelSource
-    device: str
-    size: int | None
-    batch: int
-    ood: bool
-    header: Header
-    members: int | None
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """What the logits stand for."""
-        return self.header.class_names or ()
-
-
-@dataclass(frozen=True, eq=False)
-class PredictedShard:
-    """The predictions for one file of images, made as they are read."""
-
-    job: Job
-    images: ImageShard
-    groups: range | None = None
-
-    @property
-    def path(self) -> FilePath:
-        """Of the images."""
-        return self.images.path
-
-    def tables(self) -> Iterator[Predictions]:
-        """Batch by batch."""
-        job, images = self.job, self.images
-        predictor = loaded(job.model, job.device)
-        with images.opened(job.batch) as rows:
-            # Files that name no classes have labels by the model's.
-            known = job.classes if job.ood else rows.classes or job.classes
-            places = class_places(known, job.classes, where=str(images.path))
-            for chunk in regrouped(rows.chunks, job.batch):
-                labels = np.full_like(chunk.labels, MISSING_LABEL) if job.ood else chunk.labels
-                ids = torch.from_numpy(chunk.ids)
-                check_labels(torch.from_numpy(labels), ids, classes=len(places) - 1, where=chunk.files)
-                yield Predictions.of(
-                    logits=predictor(self._pixels(chunk, predictor)),
-                    labels=places[labels],
-                    ids=[rows.names[row] for row in chunk.ids] if rows.names else chunk.ids,
-                    data_set=images.source.info.name,
-                    split=images.split,
-                    in_distribution=not job.ood,
-                    header=job.header,
-                )
-
-    def opened(self, _reading: Reading, *, first: Form | None = None) -> PredictionFile:
-        """As a file of predictions is read."""
-        job = self.job
-        width = len(job.classes) * (job.members or 1)
-        own = Layout("logits", ("logits",), width, job.members, label=("label",), id="id", class_names=job.classes)
-        return PredictionFile(
-            layout=own,
-            rows=self.images.rows,
-            group_rows=(),
-            header=job.header,
-            source=Source(self.path, digest=None, size=self.images.size, identity=()),
-            notices=(),
-            read=lambda _: self.tables(),
-            models=list,
-        )
-
-    def divided(self, _reading: Reading, _wanted: int) -> Iterator[tuple["PredictedShard", int]]:
-        """Never, because batches would not be the same."""
-        yield self, 0
-
-    def _pixels(self, chunk: Chunk, predictor: Predictor) -> Tensor:
-        """Decoded, uint8 `[n, C, H, W]`."""
-        assert predictor.config.shape is not None
-        channels, *sides = predictor.config.shape
-        pixels: list[npt.NDArray[np.uint8]] = []
-        try:
-            for image in decoded_images(chunk, channels=channels, size=self.job.size):
-                if image.shape[:2] != tuple(sides):
-                    raise ValueError(
-                        f"{chunk.files[len(pixels)]}: the image has {image.shape[0]} x {image.shape[1]} pixels, the "
-                        f"model takes {sides[0]} x {sides[1]}; resize them with --size"
-                    )
-                pixels.append(image)
-        except ValueError as error:
-            row = int(chunk.ids[len(pixels)]) - self.images.first
-            raise ValueError(f"{error} (row {row} of this file)") from None
-        return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
-
-
-@dataclass(frozen=True)
 class _Tables:
     """Of one data set."""
 
@@ -200,6 +90,7 @@ def predict_shards(
     root: Path | None = None,
     size: int | None = None,
     ood: bool = False,
+    unreadable: Unreadable | None = None,
     batch: int | None = None,
     device: str = "cpu",
     engine: Engine | None = None,
@@ -217,8 +108,9 @@ def predict_shards(
         config: classes, shape and normalisation, of a module or of an ONNX file that another program wrote.
         split: of the data; by default `test`, or all where they are not divided.
         root: folder of the local data sets.
-        size: resize the shorter side of images to it and crop the centre.
+        size: resize the shorter side of images to it and crop the centre; by default as the run did.
         ood: out of distribution; labels are left out.
+        unreadable: what is done with images that cannot be decoded; by default what the run did, or they are refused.
         batch: images that are predicted at a time; by default as many as the run's recipe says, or 500.
         device: where to compute.
         engine: what predicts files in parallel: `counterpoise.scoring.Processes` or `counterpoise.scoring.Ray`.
@@ -227,7 +119,18 @@ def predict_shards(
     Returns:
         The path of the manifest, or of the one file.
     """
-    shards = _shards(model, data, config=config, split=split, root=root, size=size, ood=ood, batch=batch, device=device)
+    shards = _shards(
+        model,
+        data,
+        config=config,
+        split=split,
+        root=root,
+        size=size,
+        ood=ood,
+        unreadable=unreadable,
+        batch=batch,
+        device=device,
+    )
     folder = as_path(out)
     if folder.suffix.lower() == ".parquet":
         return _one_file(folder, shards, engine=engine, progress=progress)
@@ -259,6 +162,7 @@ def score_shards(
     split: str | None = None,
     root: Path | None = None,
     size: int | None = None,
+    unreadable: Unreadable | None = None,
     batch: int | None = None,
     device: str = "cpu",
     engine: Engine | None = None,
@@ -266,7 +170,16 @@ def score_shards(
 ) -> Evaluation:
     """What `score_files` gives of the predictions of `predict_shards`, without writing them; arguments as there."""
     shards = _shards(
-        model, data, config=config, split=split, root=root, size=size, ood=False, batch=batch, device=device
+        model,
+        data,
+        config=config,
+        split=split,
+        root=root,
+        size=size,
+        ood=False,
+        unreadable=unreadable,
+        batch=batch,
+        device=device,
     )
     files = ModelFiles(_Tables(str(as_path(data)), shards), None, Reading(), shards[0].opened(Reading()))
     return score_models([files], threads=1, engine=engine, progress=progress)
@@ -303,6 +216,7 @@ def _shards(
     root: Path | None,
     size: int | None,
     ood: bool,
+    unreadable: Unreadable | None,
     batch: int | None,
     device: str,
 ) -> list[PredictedShard]:
@@ -311,7 +225,16 @@ def _shards(
             raise ValueError(f"{name} must be at least 1, got {value}")
     source = model_source(model, config)
     about = loaded(source, "cpu")  # whoever gives out the work may have no other device
-    job = Job(source, device, size, batch or about.batch, ood, about.header, about.members)
+    job = Job(
+        source,
+        device,
+        size or about.size,
+        batch or about.batch,
+        ood,
+        about.header,
+        about.members,
+        unreadable or about.unreadable,
+    )
     return [PredictedShard(job, images) for images in image_shards(data, split, root=root)]
 
 
