@@ -1,15 +1,20 @@
 """Predicting images of one's own: whatever classes of the model they are of, and whether or not anybody has labelled them."""
 
+import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from counterpoise.cli import parse
 from counterpoise.data import load_images
-from counterpoise.predictions import read_predictions
-from counterpoise.training import predict_shards, score_shards
+from counterpoise.predictions import find_shards, read_predictions
+from counterpoise.training import load_run, predict, predict_shards, score_shards
+from counterpoise.training.folder import RunFolder
 from odd_images import photos, rows_of, table
 from test_own_images import SMALL
 
@@ -167,3 +172,72 @@ def test_photos_become_as_large_as_those_of_the_run(tmp_path, trained):
         ValueError, match=r"has 9 x 7 pixels and the first one 7 x 9; .*--size of `counterpoise predict`"
     ):
         load_images(photos(photos(tmp_path / "two", {"a": 1}, size=(7, 9)), {"b": 1}), "all")
+
+
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_what_a_run_held_out_is_predicted_by_name(tmp_path, trained, split, capsys):
+    run, data = trained
+    expected = read_predictions(run / "predictions" / f"{split}.parquet")
+    assert len(expected) < 30
+    capsys.readouterr()
+    found = predicted(run, data, tmp_path, "--split", split)
+    again = streamed(run, data, tmp_path, split=split)
+    assert "trained on" not in capsys.readouterr().err
+    for each in (found, again):
+        assert each.ids.tolist() == expected.ids.tolist()
+        assert each.labels.tolist() == expected.labels.tolist()
+        assert each.split.names == (split,)
+        np.testing.assert_allclose(each.values, expected.values, rtol=1e-4, atol=1e-5)
+    assert score_shards(run, data, split=split).models[0].samples == len(expected)
+    elsewhere = shutil.copytree(data, tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=f"elsewhere has no split '{split}' at"):
+        predicted(run, elsewhere, tmp_path, "--split", split)
+
+
+def test_images_that_the_run_was_trained_on_are_counted(tmp_path, trained, capsys):
+    run, data = trained
+    held = sum(map(len, json.loads((run / "split.json").read_text()).values()))
+    note = f"note: the run was trained on {30 - held} of these images, .*; --split test has those"
+    (tmp_path / "other").mkdir()
+    for command in (predicted, streamed):
+        capsys.readouterr()
+        command(run, data, tmp_path)
+        assert re.search(note, capsys.readouterr().err)
+        command(run, shutil.copytree(data, tmp_path / command.__name__), tmp_path / "other")
+        assert "trained on" not in capsys.readouterr().err
+
+
+def test_rows_of_parquet_files_that_were_held_out_are_predicted_by_name(tmp_path, trained):
+    """A run on several files, of which the second has one row held out, and the others none or more."""
+    run, data = shutil.copytree(trained[0], tmp_path / "run"), tmp_path / "files"
+    data.mkdir()
+    files = sorted(trained[1].rglob("*.png"))
+    for place in range(3):
+        own = files[10 * place : 10 * place + 10]
+        stored = {"image": [path.read_bytes() for path in own], "label": [place] * 10}
+        pq.write_table(pa.table(stored), data / f"part-{place}.parquet")
+    recipe = RunFolder(run).recipe()
+    (run / "config.json").write_text(replace(recipe, data=replace(recipe.data, name=str(data))).to_json())
+    (run / "split.json").write_text(json.dumps({"test": [13, 25, 21]}))
+    predict_shards(run, data, tmp_path / "out", split="test")
+    found = [read_predictions(shard.path) for shard in find_shards(tmp_path / "out").shards]
+    assert [table.ids.tolist() for table in found] == [[13], [21, 25]]
+    assert [table.labels.tolist() for table in found] == [[1], [2, 2]]
+
+
+def test_progress_counts_every_image_that_is_predicted(tmp_path, trained):
+    run, data = trained
+    done = []
+    images = load_images(data, "all", size=8)
+    predict(
+        load_run(run),
+        images,
+        tmp_path / "one.parquet",
+        split="all",
+        corruptions=("contrast",),
+        progress=lambda name, rows, total: done.append((name, rows, total)),
+    )
+    rows = len(read_predictions(tmp_path / "one.parquet"))
+    assert {name for name, _, _ in done} == {"photos, all"}
+    assert [each for _, each, _ in done] == sorted({each for _, each, _ in done})
+    assert done[-1][1:] == (rows, rows)

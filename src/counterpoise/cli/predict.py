@@ -153,6 +153,7 @@ class Predict:
         from counterpoise.training.evaluation import OOD_PREFIX, predict, prediction_file
         from counterpoise.training.inputs import load_inputs
         from counterpoise.training.networks import load_run
+        from counterpoise.training.own_data import own_data
 
         device = self.device or "cpu"
         require_device(device)
@@ -160,15 +161,22 @@ class Predict:
         usual = self._usual_ood_split()
         undivided = set(source.files) == {WHOLE} and not source.info.domains
         split = usual or self.split or (WHOLE if undivided else "test")
+        progress = ProgressLine()
+
+        def told(text: str) -> None:
+            progress.clear()
+            write(f"{text}\n")
+
         images = load_inputs(
-            trained.recipe,
+            own_data(RunFolder(self.model)),
             self.data,
             split,
             root=self.data_root,
             domain=self.domain,
             size=self.size,
             unreadable=self.unreadable,
-            say=lambda text: write(f"{text}\n"),
+            progress=lambda done, total: progress.rows(f"reading {self.data}", done, total),
+            say=told,
         )
         # What a run itself predicts has the name that its recipe gives it, so that it is never counted twice.
         same = (name for name in trained.recipe.evaluation.ood if Path(name).resolve() == Path(self.data).resolve())
@@ -186,8 +194,10 @@ class Predict:
             ood=self.ood,
             corruptions=self.corruptions,
             device=device,
-            say=lambda text: write(f"{text}\n"),
+            say=told,
+            progress=progress.rows,
         )
+        progress.clear()
         print(path)
 
     def _usual_ood_split(self) -> str | None:

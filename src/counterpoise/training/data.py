@@ -246,8 +246,7 @@ def _own_images(
 ) -> Images:
     options, ids = recipe.data, None
     if options.spread and limit is not None:
-        stored = _stored_ids(options, split, root=root)
-        ids = stored[_spread(len(stored), min(limit, len(stored)))]
+        ids = stored_ids(options, split, root=root, limit=limit)
     return _stored_images(options, split, root=root, ids=ids, limit=limit, survey=survey)
 
 
@@ -287,8 +286,15 @@ def _say_left_out(survey: Survey) -> None:
         say(line)
 
 
-def _stored_ids(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
-    """Row numbers of a split, int64 `[n]`."""
+def stored_ids(options: DataOptions, split: str, *, root: Path | None, limit: int | None) -> Tensor:
+    """Row numbers of a split, or of so many of them as the options choose, int64 `[n]`."""
+    every = _every_id(options, split, root=root)
+    if limit is None or limit >= len(every):
+        return every
+    return every[_spread(len(every), limit)] if options.spread else every[:limit]
+
+
+def _every_id(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
     source = resolve(options.name, root=root)
     if source.kind == "scikit-learn":
         return load_images(options.name, split).ids
@@ -364,14 +370,18 @@ def keep_split(path: Path, data: RunData) -> None:
     held = {"validation": data.validation_rows, "test": data.test_rows}
     rows = {name: ids.tolist() for name, ids in held.items() if ids is not None}
     if path.exists():
-        try:
-            found = json.loads(read_text(path))
-            names = {"held_out": "validation"}  # its name in runs of recipe version 1
-            kept = {names.get(name, name): list(ids) for name, ids in found.items()}
-        except (ValueError, AttributeError, TypeError, RecursionError):
-            raise ValueError(f"{path} is damaged; remove it if the data set is the same as before") from None
-        if kept != rows:
+        if kept_split(path) != rows:
             raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
         return
     if rows:
         write_text(path, json.dumps(rows))
+
+
+def kept_split(path: Path) -> dict[str, list[int]]:
+    """The row numbers that were saved with a run, by what they were held out for."""
+    try:
+        found = json.loads(read_text(path))
+        names = {"held_out": "validation"}  # its name in runs of recipe version 1
+        return {names.get(name, name): list(ids) for name, ids in found.items()}
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        raise ValueError(f"{path} is damaged; remove it if the data set is the same as before") from None

@@ -28,7 +28,7 @@ from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.recipes.checks import corruption_names
 from counterpoise.recipes.config import EvaluationOptions, ValidationMetric
-from counterpoise.scoring import score_files
+from counterpoise.scoring import Progress, score_files
 from counterpoise.scoring.batches import checked_rows, clean_rows
 from counterpoise.training.data import RunData, require_same_kind
 from counterpoise.training.devices import full_float32
@@ -91,6 +91,7 @@ def predict(
     corruptions: tuple[str, ...] = (),
     device: str = "cpu",
     say: Say = lambda _: None,
+    progress: Progress | None = None,
 ) -> None:
     """Write what the model says about images, and about corrupted forms of them, to one file, which appears whole.
 
@@ -103,6 +104,7 @@ def predict(
         corruptions: names, of which each severity of the recipe is predicted after the clean images.
         device: where to compute.
         say: told what is under way.
+        progress: called after every batch with what is predicted, and with the rows done and to be done.
     """
     options = trained.recipe.evaluation
     images = _as_inputs(images, trained, ood=ood)
@@ -110,6 +112,8 @@ def predict(
         say(f"note: {missing:,} of {len(images):,} images have no label")
     variants: list[tuple[str | None, int]] = [(None, 0)]
     variants += [(name, severity) for name in corruption_names(corruptions) for severity in options.severities]
+    counts = [len(images) if name is None else _corrupted_count(images, options) for name, _ in variants]
+    done, total = 0, sum(counts)
     model, header = trained.model.eval().to(device).float(), header_of(trained)
     path.parent.mkdir(parents=True, exist_ok=True)
     with PredictionWriter(path) as writer:
@@ -136,6 +140,9 @@ def predict(
                         header=header,
                     )
                 )
+                done += rows
+                if progress is not None:
+                    progress(f"{images.name}, {split}", done, total)
 
 
 def measuring_streams() -> list[Stream]:
@@ -243,7 +250,10 @@ def _sample_ids(
     return [first + row for row in rows]
 
 
+def _corrupted_count(images: Images, options: EvaluationOptions) -> int:
+    return len(images) if options.corrupted_images is None else min(len(images), options.corrupted_images)
+
+
 def _corrupted(images: Images, corruption: str, severity: int, options: EvaluationOptions) -> Images:
-    count = len(images) if options.corrupted_images is None else min(len(images), options.corrupted_images)
-    part = images.take(torch.arange(count))
+    part = images.take(torch.arange(_corrupted_count(images, options)))
     return replace(part, pixels=corrupted(part.pixels, corruption, severity, seed=0, ids=part.ids))

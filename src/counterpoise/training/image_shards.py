@@ -1,7 +1,8 @@
 """Images in many files, each read by itself and batch by batch; one in an object store is copied here for it."""
 
+import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +11,8 @@ from pathlib import Path
 from shutil import copyfileobj
 
 import numpy as np
+import numpy.typing as npt
+from torch import Tensor
 
 from counterpoise._addresses import as_path
 from counterpoise._files import FilePath
@@ -33,6 +36,8 @@ class ImageShard:
         size: of the file in bytes; 0 of a whole split.
         rows: in it, where they are known beforehand.
         first: row number of its first row in the split.
+        only: numbers of the rows that are predicted; None for all.
+        called: what the rows are called, if not as the split.
     """
 
     source: DataSource
@@ -41,6 +46,8 @@ class ImageShard:
     size: int = 0
     rows: int | None = None
     first: int = 0
+    only: npt.NDArray[np.int64] | None = None
+    called: str | None = None
 
     @property
     def is_file(self) -> bool:
@@ -50,6 +57,11 @@ class ImageShard:
     @contextmanager
     def opened(self, most: int) -> Iterator[Rows]:
         """Its rows, at most so many at a time, still encoded."""
+        with self._opened(most) as rows:
+            yield rows if self.only is None else replace(rows, chunks=_chosen(rows.chunks, self.only))
+
+    @contextmanager
+    def _opened(self, most: int) -> Iterator[Rows]:
         if not self.is_file:
             yield read_rows(self.source, self.split)
             return
@@ -69,7 +81,14 @@ class ImageShard:
             first += int(rows)
 
 
-def image_shards(data: str | Path, split: str | None, *, root: Path | None = None) -> list[ImageShard]:
+def image_shards(
+    data: str | Path,
+    split: str | None,
+    *,
+    root: Path | None = None,
+    only: Tensor | None = None,
+    called: str | None = None,
+) -> list[ImageShard]:
     """The files of a split that hold images, in order.
 
     Args:
@@ -77,7 +96,20 @@ def image_shards(data: str | Path, split: str | None, *, root: Path | None = Non
             set, which is one shard.
         split: of it; None for `test`, or for all of a set that is not divided.
         root: folder of the local sets.
+        only: numbers of some of its rows, of which alone there are shards.
+        called: what these are called.
     """
+    shards = _every_shard(data, split, root=root)
+    if only is None:
+        return shards
+    rows = np.sort(only.numpy())
+    ends = [math.inf if shard.rows is None else shard.first + shard.rows for shard in shards]
+    parts = [rows[(rows >= shard.first) & (rows < end)] for shard, end in zip(shards, ends, strict=True)]
+    chosen = zip(shards, parts, strict=True)
+    return [replace(shard, rows=len(part), only=part, called=called) for shard, part in chosen if len(part)]
+
+
+def _every_shard(data: str | Path, split: str | None, *, root: Path | None) -> list[ImageShard]:
     source = resolve(data, root=root)
     if source.info.domains or source.kind == "scikit-learn":
         raise ValueError(f"{source.info.name} cannot be predicted in shards: name a file with --out FILE.parquet")
@@ -96,6 +128,11 @@ def image_shards(data: str | Path, split: str | None, *, root: Path | None = Non
     if not found:
         raise ValueError(f"{source.info.name}, split {chosen!r} at {source.location} has no rows")
     return found
+
+
+def _chosen(chunks: Iterable[Chunk], only: npt.NDArray[np.int64]) -> Iterator[Chunk]:
+    parts = (chunk.part(np.isin(chunk.ids, only)) for chunk in chunks)
+    return (part for part in parts if len(part.ids))
 
 
 def _sized(source: DataSource, split: str, name: str) -> ImageShard:

@@ -18,6 +18,7 @@ from counterpoise._digests import digest_path, stated_digest
 from counterpoise._documents import from_document, to_document
 from counterpoise._engines import Engine, Here, in_order
 from counterpoise._files import FilePath, write_text
+from counterpoise.data.sources import resolve
 from counterpoise.export import ModelConfig
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import (
@@ -28,12 +29,14 @@ from counterpoise.predictions import (
 )
 from counterpoise.predictions.formats import is_prediction_file
 from counterpoise.predictions.shards import MANIFEST, Shard
-from counterpoise.recipes.config import Unreadable
+from counterpoise.recipes.config import DataOptions, Unreadable
 from counterpoise.scoring import Progress
 from counterpoise.scoring.files import score_models
 from counterpoise.scoring.models import ModelFiles
-from counterpoise.training.image_shards import image_shards
+from counterpoise.training.image_shards import ImageShard, image_shards
+from counterpoise.training.own_data import OwnData
 from counterpoise.training.predictors import loaded, model_source
+from counterpoise.training.progress import say
 from counterpoise.training.shard_predictions import Job, PredictedShard
 
 PLAN = "plan.json"
@@ -225,17 +228,32 @@ def _shards(
             raise ValueError(f"{name} must be at least 1, got {value}")
     source = model_source(model, config)
     about = loaded(source, "cpu")  # whoever gives out the work may have no other device
+    own = about.own.options if about.own is not None else DataOptions(size=None, unreadable="refuse")
     job = Job(
         source,
         device,
-        size or about.size,
+        size or own.size,
         batch or about.batch,
         ood,
         about.header,
         about.members,
-        unreadable or about.unreadable,
+        unreadable or own.unreadable,
     )
-    return [PredictedShard(job, images) for images in image_shards(data, split, root=root)]
+    return [PredictedShard(job, images) for images in _own_shards(about.own, data, split, root=root)]
+
+
+def _own_shards(own: OwnData | None, data: str | Path, split: str | None, *, root: Path | None) -> list[ImageShard]:
+    """The files of a split, or those rows of them that a run held out; a note says what it was trained on."""
+    if own is None or not own.is_of(data):
+        return image_shards(data, split, root=root)
+    source = resolve(data, root=root)
+    held = own.held_rows(source, split)
+    if held is not None:
+        return image_shards(data, own.training_split(source), root=root, only=held, called=split)
+    shards = image_shards(data, split, root=root)
+    if trained := len(own.trained_rows(source, shards[0].split, root=root)):
+        say(own.note(trained))
+    return shards
 
 
 def _one_file(
@@ -269,7 +287,7 @@ def _plan_of(shards: Sequence[PredictedShard]) -> Plan:
     return Plan(
         weights=job.model.digest,
         data_set=images.source.info.name,
-        split=images.split,
+        split=images.called or images.split,
         ood=job.ood,
         size=job.size,
         batch=job.batch,

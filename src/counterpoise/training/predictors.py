@@ -19,10 +19,11 @@ from counterpoise.export import ModelConfig, load_onnx
 from counterpoise.export.primary import uncompiled
 from counterpoise.objectives.models import call_for_logits, require_model
 from counterpoise.predictions import Header
-from counterpoise.recipes.config import EvaluationOptions, Unreadable
+from counterpoise.recipes.config import EvaluationOptions
 from counterpoise.training.devices import full_float32, require_device
 from counterpoise.training.folder import RunFolder, installed_versions, local_run, trained_folders
 from counterpoise.training.networks import Members, header_of, image_shape, load_run, stated_lists
+from counterpoise.training.own_data import OwnData, own_data
 
 DEFAULT_BATCH = EvaluationOptions().batch
 
@@ -44,8 +45,7 @@ class Predictor:
         batch: images that are predicted at a time, unless another number is asked for.
         members: of an ensemble, or None.
         device: where it computes.
-        size: that images were resized to for training, or None.
-        unreadable: what was done with images that cannot be decoded.
+        own: what it was trained on, if it is of a run.
     """
 
     logits: _Logits
@@ -54,8 +54,7 @@ class Predictor:
     batch: int = DEFAULT_BATCH
     members: int | None = None
     device: str = "cpu"
-    size: int | None = None
-    unreadable: Unreadable = "refuse"
+    own: OwnData | None = None
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Logits, on the CPU, of uint8 images `[n, C, H, W]`."""
@@ -102,8 +101,7 @@ class RunModel:
             batch=trained.recipe.evaluation.batch,
             members=len(model.models) if isinstance(model, Members) else None,
             device=device,
-            size=trained.recipe.data.size,
-            unreadable=trained.recipe.data.unreadable,
+            own=own_data(RunFolder(local_run(self.folder))),
         )
 
 

@@ -88,7 +88,7 @@ class PredictedShard:
                     labels=places[labels],
                     ids=[rows.names[row] for row in chunk.ids] if rows.names else chunk.ids,
                     data_set=images.source.info.name,
-                    split=images.split,
+                    split=images.called or images.split,
                     in_distribution=not job.ood,
                     header=job.header,
                 )
