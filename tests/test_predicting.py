@@ -286,7 +286,7 @@ def test_images_that_are_not_in_files_of_rows_are_one_shard(tmp_path, run):
         (["--workers", "2"], "several workers write several files: name a folder with --out"),
         (["--score-only", "--out", "x"], "leave out --out and --ood"),
         (["--score-only", "--workers", "2", "--ray", "auto"], "choose one of --workers and --ray"),
-        (["--out", "x", "--corruptions", "fog"], "for a run whose predictions go to one file"),
+        (["--out", "x", "--corruptions", "fog"], "--corruptions are for a run whose predictions go to one"),
         (["--out", "x.csv"], "give it the ending .parquet"),
         (["--json"], "--json is for --score-only"),
         (["--out", "x", "--gpus-per-worker", "1"], "--gpus-per-worker must be 0 or more, and is for --ray"),

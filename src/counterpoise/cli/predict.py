@@ -86,8 +86,8 @@ class Predict:
             self._predict(out)
 
     def _require_options_that_agree(self, *, streamed: bool, one_file: bool) -> None:
-        if streamed and (self.corruptions or self.domain is not None):
-            raise ValueError("--corruptions and --domain are for a run whose predictions go to one file")
+        if streamed and self.corruptions:
+            raise ValueError("--corruptions are for a run whose predictions go to one file")
         if self.score_only and (self.out is not None or self.ood):
             raise ValueError("--score-only writes no file and needs labels: leave out --out and --ood")
         if streamed and self.out is None and not self.score_only:
@@ -112,6 +112,7 @@ class Predict:
                     self.data,
                     out,
                     split=self.split,
+                    domain=self.domain,
                     root=self.data_root,
                     size=self.size,
                     ood=self.ood,
@@ -125,6 +126,7 @@ class Predict:
                     model,
                     self.data,
                     split=self.split,
+                    domain=self.domain,
                     root=self.data_root,
                     size=self.size,
                     unreadable=self.unreadable,

@@ -10,6 +10,7 @@ import numpy as np
 
 from counterpoise._extras import require
 from counterpoise.data.chunks import CHUNK, UNLABELLED, Chunk, Rows, class_names, numbers_to
+from counterpoise.data.digits import digit_rows
 from counterpoise.data.files import image_files
 from counterpoise.data.parquet import Columns, chunk_of, columns_of, labels_in
 from counterpoise.data.sources import FILES, ROOT_VARIABLE, WHOLE, DataSource, stored_split
@@ -22,6 +23,8 @@ _FILES = 50
 def read_rows(source: DataSource, split: str, *, domain: str | None = None) -> Rows:
     """Open a split of image files, or the hub's copy of one; a domain is left out of `train`, and is `test`."""
     stored = stored_split(source, split, domain)
+    if source.kind == "scikit-learn":
+        return digit_rows(source.info, split)
     if source.kind in FILES:
         return _file_rows(image_files(source, stored), source)
     return _hub_rows(source, stored, split=split, domain=domain)

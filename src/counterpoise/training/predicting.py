@@ -64,6 +64,7 @@ class Plan:
         size: that images were resized to.
         batch: images that were predicted at a time.
         inputs: the files, in order.
+        domain: of the data set, if it has domains.
     """
 
     weights: str
@@ -73,6 +74,7 @@ class Plan:
     size: int | None
     batch: int
     inputs: tuple[Input, ...]
+    domain: str | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def predict_shards(
     *,
     config: ModelConfig | None = None,
     split: str | None = None,
+    domain: str | None = None,
     root: Path | None = None,
     size: int | None = None,
     ood: bool = False,
@@ -110,6 +113,7 @@ def predict_shards(
         out: folder for the predictions, here or in a store; or one file, `NAME.parquet`, which this process writes.
         config: classes, shape and normalisation, of a module or of an ONNX file that another program wrote.
         split: of the data; by default `test`, or all where they are not divided.
+        domain: of the data, for sets of domains; such a set is one file.
         root: folder of the local data sets.
         size: resize the shorter side of images to it and crop the centre; by default as the run did.
         ood: out of distribution; labels are left out.
@@ -127,6 +131,7 @@ def predict_shards(
         data,
         config=config,
         split=split,
+        domain=domain,
         root=root,
         size=size,
         ood=ood,
@@ -163,6 +168,7 @@ def score_shards(
     *,
     config: ModelConfig | None = None,
     split: str | None = None,
+    domain: str | None = None,
     root: Path | None = None,
     size: int | None = None,
     unreadable: Unreadable | None = None,
@@ -177,6 +183,7 @@ def score_shards(
         data,
         config=config,
         split=split,
+        domain=domain,
         root=root,
         size=size,
         ood=False,
@@ -216,6 +223,7 @@ def _shards(
     *,
     config: ModelConfig | None,
     split: str | None,
+    domain: str | None,
     root: Path | None,
     size: int | None,
     ood: bool,
@@ -239,13 +247,15 @@ def _shards(
         about.members,
         unreadable or own.unreadable,
     )
-    return [PredictedShard(job, images) for images in _own_shards(about.own, data, split, root=root)]
+    return [PredictedShard(job, images) for images in _own_shards(about.own, data, split, domain=domain, root=root)]
 
 
-def _own_shards(own: OwnData | None, data: str | Path, split: str | None, *, root: Path | None) -> list[ImageShard]:
+def _own_shards(
+    own: OwnData | None, data: str | Path, split: str | None, *, domain: str | None, root: Path | None
+) -> list[ImageShard]:
     """The files of a split, or those rows of them that a run held out; a note says what it was trained on."""
-    if own is None or not own.is_of(data):
-        return image_shards(data, split, root=root)
+    if own is None or domain is not None or not own.is_of(data):
+        return image_shards(data, split, domain=domain, root=root)
     source = resolve(data, root=root)
     held = own.held_rows(source, split)
     if held is not None:
@@ -292,6 +302,7 @@ def _plan_of(shards: Sequence[PredictedShard]) -> Plan:
         size=job.size,
         batch=job.batch,
         inputs=tuple(Input(shard.path.name, shard.images.size, shard.images.rows) for shard in shards),
+        domain=images.domain,
     )
 
 
@@ -317,7 +328,7 @@ def _claimed(folder: FilePath, plan: Plan) -> set[str]:
 
 def _difference(found: Plan, plan: Plan) -> str:
     """Between two plans, in words."""
-    for name in ("weights", "data_set", "split", "ood", "size", "batch"):
+    for name in ("weights", "data_set", "domain", "split", "ood", "size", "batch"):
         theirs, ours = getattr(found, name), getattr(plan, name)
         if theirs != ours:
             return f"its {name.replace('_', ' ')} is {theirs}, here it is {ours}"

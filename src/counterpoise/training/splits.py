@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from counterpoise.data.images import hold_out, hold_out_by_class, hold_out_hashed
+from counterpoise.data.holding_out import hold_out, hold_out_by_class, hold_out_hashed
 from counterpoise.data.sources import FILES, WHOLE, DataSource, pictures_in
 from counterpoise.data.tables import SUFFIXES, read_table
 from counterpoise.recipes.config import DataOptions, HeldOutRows
