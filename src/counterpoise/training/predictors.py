@@ -92,7 +92,8 @@ class RunModel:
     def load(self, device: str) -> Predictor:
         """Read its weights."""
         require_device(device)
-        trained = load_run(self.folder)
+        run = RunFolder(local_run(self.folder))  # of one in a store, a copy
+        trained = load_run(run.path)
         model = trained.model.eval().to(device).float()
         return Predictor(
             logits=lambda images: call_for_logits(model, (images,), {}),
@@ -101,7 +102,7 @@ class RunModel:
             batch=trained.recipe.evaluation.batch,
             members=len(model.models) if isinstance(model, Members) else None,
             device=device,
-            own=own_data(RunFolder(local_run(self.folder))),
+            own=own_data(run),
         )
 
 
