@@ -84,13 +84,12 @@ def write_photos(folder: Path) -> None:
 def predicted(place: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Probabilities of the ONNX file for the test photos, their labels, and the run's own logits for them."""
     tested = read_predictions(place / "runs/photos/predictions/test.parquet")
-    files = sorted((place / "photos").glob("*/*.jpg"))
     session = onnxruntime.InferenceSession(place / "runs/photos/primary.onnx")
     facts = session.get_modelmeta().custom_metadata_map
     mean, std, size = (json.loads(facts[each]) for each in ("mean", "std", "size"))
     rows = []
-    for row in tested.ids.tolist():
-        image = Image.open(files[row]).convert("RGB")
+    for name in tested.ids.tolist():
+        image = Image.open(place / "photos" / name).convert("RGB")
         pixels = np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)) / 255
         inputs = ((pixels - mean) / std).astype(np.float32).transpose(2, 0, 1)[None]
         rows.append(session.run(["probabilities"], {"images": inputs})[0][0])

@@ -243,7 +243,7 @@ def test_domains_are_predicted_into_files_of_their_own(monkeypatch, tmp_path):
     paths = []
     monkeypatch.setattr("counterpoise.training.evaluation.predict", lambda *given, **_: paths.append(given[2].name))
     monkeypatch.setattr("counterpoise.training.networks.load_run", lambda _: SimpleNamespace(recipe=Recipe()))
-    monkeypatch.setattr("counterpoise.data.load_images", lambda *_, **__: None)
+    monkeypatch.setattr("counterpoise.training.inputs.load_inputs", lambda *_, **__: None)
     (tmp_path / "config.json").write_text(Recipe().to_json())
     (tmp_path / "primary.safetensors").touch()
     (tmp_path / "pacs_64").mkdir()

@@ -103,8 +103,11 @@ def test_digits_need_no_files():
     whole = load_digits()
     assert train.labels.tolist() == whole.target[train.ids].tolist()
     assert load_images("digits", "train", ids=train.ids[3:5]).ids.tolist() == train.ids[3:5].tolist()
-    with pytest.raises(ValueError, match="leave domain and size out"):
-        load_images("digits", "test", size=32)
+    pixels = np.round(whole.images[train.ids] * (255 / 16)).astype(np.uint8)
+    assert np.array_equal(train.pixels[:, 0].numpy(), pixels)
+    assert load_images("digits", "test", size=12).pixels.shape == (360, 1, 12, 12)
+    with pytest.raises(ValueError, match="digits has no domains; leave domain out"):
+        load_images("digits", "test", domain="photo")
     with pytest.raises(ValueError, match="digits has the splits 'train', 'test', 'all', not 'val'"):
         load_images("digits", "val")
 
@@ -296,7 +299,7 @@ def test_images_of_different_sizes_need_a_size(tmp_path):
     table = pa.table({"image": [{"bytes": each, "path": None} for each in images], "label": [0, 1]})
     pq.write_table(table, tmp_path / "sizes.parquet")
     with pytest.raises(
-        ValueError, match=r"sizes.parquet, row 1 of the split: the image has 12 x 9 pixels.*8 x 8; give a size"
+        ValueError, match=r"sizes.parquet, row 1 of the split: the image has 9 x 12 pixels.*8 x 8; give a size"
     ):
         load_images(tmp_path / "sizes.parquet", "all")
     assert load_images(tmp_path / "sizes.parquet", "all", size=6).pixels.shape == (2, 3, 6, 6)

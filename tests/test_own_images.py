@@ -14,7 +14,7 @@ from PIL import Image
 from counterpoise.cli import parse
 from counterpoise.cli.recipe_arguments import name_of, started_with
 from counterpoise.data import load_images, resolve
-from counterpoise.data.images import hold_out_by_class
+from counterpoise.data.holding_out import hold_out_by_class
 from counterpoise.data.tables import AmbiguousTableError, read_table
 from counterpoise.training import load_run, named_data
 from counterpoise.training.data import require_evaluable

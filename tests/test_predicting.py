@@ -183,14 +183,16 @@ def test_what_is_wrong_with_a_row_is_said_with_its_file_and_row(tmp_path, run, i
 
 
 def test_images_that_the_model_does_not_take_are_refused(tmp_path, run, images):
-    with pytest.raises(ValueError, match=r"16 x 16 pixels, the model takes 32 x 32; .* --size \(row 0 of this file\)"):
+    with pytest.raises(
+        ValueError, match=r"16 x 16 pixels, the model takes 32 x 32; .* --size 32 \(row 0 of this file\)"
+    ):
         predict_shards(run, images, tmp_path / "small", size=16)
     others = tmp_path / "others"
     shutil.copytree(images, others)
-    names = json.dumps({"info": {"features": {"label": {"names": [*reversed(SETS["cifar10"].classes)]}}}})
+    names = json.dumps({"info": {"features": {"label": {"names": ["whale", *SETS["cifar10"].classes[1:]]}}}})
     for path in others.iterdir():
         pq.write_table(pq.read_table(path).replace_schema_metadata({"huggingface": names}), path)
-    with pytest.raises(ValueError, match="other classes than the model: class 0 is 'truck' instead of 'airplane'"):
+    with pytest.raises(ValueError, match=r"has 'whale' among its classes, which the model does not know: .* add --ood"):
         predict_shards(run, others, tmp_path / "out")
     predict_shards(run, others, tmp_path / "ood", ood=True)
     table = read_predictions(tmp_path / "ood" / "part-00000.parquet")
@@ -284,7 +286,7 @@ def test_images_that_are_not_in_files_of_rows_are_one_shard(tmp_path, run):
         (["--workers", "2"], "several workers write several files: name a folder with --out"),
         (["--score-only", "--out", "x"], "leave out --out and --ood"),
         (["--score-only", "--workers", "2", "--ray", "auto"], "choose one of --workers and --ray"),
-        (["--out", "x", "--corruptions", "fog"], "for a run whose predictions go to one file"),
+        (["--out", "x", "--corruptions", "fog"], "--corruptions are for a run whose predictions go to one"),
         (["--out", "x.csv"], "give it the ending .parquet"),
         (["--json"], "--json is for --score-only"),
         (["--out", "x", "--gpus-per-worker", "1"], "--gpus-per-worker must be 0 or more, and is for --ray"),

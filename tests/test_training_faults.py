@@ -203,7 +203,7 @@ def test_what_is_wrong_is_said_before_the_folder_is_made(tmp_path, changes, mess
         (DataOptions(name="digit"), (), "did you mean 'digits'"),
         (DataOptions(name="digits", limit=20, validation=30), (), "cannot hold out 30 of 20 rows"),
         (DataOptions(name="digits", validation=30), ("svhnn",), "did you mean 'svhn'"),
-        (DataOptions(name="digits", validation=30), ("noise",), r"images of \[3, 8, 8\], the model was trained on"),
+        (DataOptions(name="digits", validation=30), ("noise",), r"images of 8 x 8 x 3 .*, the model was trained on"),
     ],
 )
 def test_names_of_sets_are_looked_up_before_training(tmp_path, monkeypatch, data, ood, message):

@@ -154,11 +154,11 @@ def test_a_limit_may_be_spread_over_folders_and_digits(tmp_path, kind):
 
 def test_other_channels_are_not_to_be_resized():
     grey, large = striped_images(2, channels=1), striped_images(2, size=16)
-    with pytest.raises(ValueError, match=r"trained on \[3, 8, 8\]; use a set whose images have 3 channels"):
+    with pytest.raises(ValueError, match=r"trained on 8 x 8 x 3; use a set whose images have 3 channels"):
         require_same_kind(grey, shape=(3, 8, 8), classes=None)
     with pytest.raises(ValueError, match=r"use a set whose images have 1 channel$"):
         require_same_kind(large, shape=(1, 16, 16), classes=None)
-    with pytest.raises(ValueError, match=r"resize them with --size \(of a recipe: data.size\)"):
+    with pytest.raises(ValueError, match=r"resize them with --size 8 \(of a recipe: data.size\)"):
         require_same_kind(large, shape=(3, 8, 8), classes=None)
 
 

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -37,9 +37,11 @@ class Predict:
     domain: str | None = None
     """Domain of it, for sets that have domains."""
     size: int | None = None
-    """Resize and centre-crop images to this many pixels."""
+    """Resize and centre-crop images to this many pixels; by default as the run did."""
     ood: Flag = False
     """The images are of other classes than the model knows: predict them as out of distribution."""
+    unreadable: Literal["refuse", "skip"] | None = None
+    """What becomes of images that cannot be decoded: those that are skipped are named; by default as in training."""
     corruptions: tuple[str, ...] = ()
     """CIFAR-C-style corruptions to predict too; `standard` for the usual 15, `all` for 19."""
     device: str | None = None
@@ -84,8 +86,8 @@ class Predict:
             self._predict(out)
 
     def _require_options_that_agree(self, *, streamed: bool, one_file: bool) -> None:
-        if streamed and (self.corruptions or self.domain is not None):
-            raise ValueError("--corruptions and --domain are for a run whose predictions go to one file")
+        if streamed and self.corruptions:
+            raise ValueError("--corruptions are for a run whose predictions go to one file")
         if self.score_only and (self.out is not None or self.ood):
             raise ValueError("--score-only writes no file and needs labels: leave out --out and --ood")
         if streamed and self.out is None and not self.score_only:
@@ -110,9 +112,11 @@ class Predict:
                     self.data,
                     out,
                     split=self.split,
+                    domain=self.domain,
                     root=self.data_root,
                     size=self.size,
                     ood=self.ood,
+                    unreadable=self.unreadable,
                     device=device,
                     engine=engine,
                     progress=progress.rows,
@@ -122,8 +126,10 @@ class Predict:
                     model,
                     self.data,
                     split=self.split,
+                    domain=self.domain,
                     root=self.data_root,
                     size=self.size,
+                    unreadable=self.unreadable,
                     device=device,
                     engine=engine,
                     progress=progress.rows,
@@ -145,10 +151,11 @@ class Predict:
 
         trained_folders(RunFolder(self.model))
         source = resolve(self.data, root=self.data_root)
-        from counterpoise.data import load_images
         from counterpoise.training.devices import require_device
         from counterpoise.training.evaluation import OOD_PREFIX, predict, prediction_file
+        from counterpoise.training.inputs import load_inputs
         from counterpoise.training.networks import load_run
+        from counterpoise.training.own_data import own_data
 
         device = self.device or "cpu"
         require_device(device)
@@ -156,7 +163,23 @@ class Predict:
         usual = self._usual_ood_split()
         undivided = set(source.files) == {WHOLE} and not source.info.domains
         split = usual or self.split or (WHOLE if undivided else "test")
-        images = load_images(self.data, split, root=self.data_root, domain=self.domain, size=self.size)
+        progress = ProgressLine()
+
+        def told(text: str) -> None:
+            progress.clear()
+            write(f"{text}\n")
+
+        images = load_inputs(
+            own_data(RunFolder(self.model)),
+            self.data,
+            split,
+            root=self.data_root,
+            domain=self.domain,
+            size=self.size,
+            unreadable=self.unreadable,
+            progress=lambda done, total: progress.rows(f"reading {self.data}", done, total),
+            say=told,
+        )
         # What a run itself predicts has the name that its recipe gives it, so that it is never counted twice.
         same = (name for name in trained.recipe.evaluation.ood if Path(name).resolve() == Path(self.data).resolve())
         name = next(same, self.data) if usual else "_".join(part for part in (self.data, self.domain, split) if part)
@@ -173,8 +196,10 @@ class Predict:
             ood=self.ood,
             corruptions=self.corruptions,
             device=device,
-            say=lambda text: write(f"{text}\n"),
+            say=told,
+            progress=progress.rows,
         )
+        progress.clear()
         print(path)
 
     def _usual_ood_split(self) -> str | None:

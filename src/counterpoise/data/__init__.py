@@ -11,7 +11,8 @@ from counterpoise.data.sources import DataSource, resolve
 
 if TYPE_CHECKING:
     from counterpoise.data.augment import Augmentation, normalised
-    from counterpoise.data.images import Images, hold_out, hold_out_hashed, load_images
+    from counterpoise.data.holding_out import hold_out, hold_out_hashed
+    from counterpoise.data.images import Images, load_images
     from counterpoise.data.memory import Batch, MemoryLoader
     from counterpoise.data.stream import StreamLoader, sample_ids
     from counterpoise.data.tars import index_shards
@@ -21,7 +22,8 @@ else:
         __name__,
         {
             "augment": "Augmentation normalised",
-            "images": "Images hold_out hold_out_hashed load_images",
+            "holding_out": "hold_out hold_out_hashed",
+            "images": "Images load_images",
             "memory": "Batch MemoryLoader",
             "stream": "StreamLoader sample_ids",
             "tars": "index_shards",

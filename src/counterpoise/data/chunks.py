@@ -19,6 +19,8 @@ CHUNK: Final = 1000
 MOST_CLASSES: Final = 10_000_000
 """Without names; a larger label stands for something else, and so many names would not fit into memory."""
 
+_MOST_NAMED = 10
+
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is in all."""
 
@@ -51,12 +53,14 @@ class Rows:
         most: as many as the chunks hold, or more.
         classes: names of the classes; empty where nothing tells them.
         chunks: the rows that were asked for.
+        names: of all stored rows, by their numbers: paths of image files; empty where rows have none.
     """
 
     stored: int
     most: int
     classes: tuple[str, ...]
     chunks: Iterator[Chunk]
+    names: Sequence[str] = ()
 
 
 def regrouped(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
@@ -89,6 +93,23 @@ def first_difference(names: Sequence[str], expected: Sequence[str]) -> str:
     return f"class {index} is {found} instead of {wanted}"
 
 
+def class_places(names: Sequence[str], known: Sequence[str], *, where: str) -> npt.NDArray[np.int64]:
+    """Where the classes of a set are among those of a model, by their names; labels index it, also -1, its last value.
+
+    >>> class_places(("dog", "ant"), ("ant", "cat", "dog"), where="photos").tolist()
+    [2, 0, -1]
+    """
+    if tuple(names) == tuple(known):
+        return np.array([*range(len(known)), UNLABELLED])
+    places = {name: place for place, name in enumerate(known)}
+    if unknown := [name for name in names if name not in places]:
+        raise ValueError(
+            f"{where} has {_some(unknown)} among its classes, which the model does not know: it tells apart "
+            f"{_some(known)}; to predict the images as out of distribution, add --ood"
+        )
+    return np.array([*(places[name] for name in names), UNLABELLED])
+
+
 def class_names(source: DataSource, stored: Iterable[str], where: str) -> tuple[str, ...]:
     """Names from the table, else those that the rows came with; where both are there they must agree."""
     names, known = tuple(stored), source.info.classes
@@ -115,6 +136,11 @@ def require_row_numbers(ids: Tensor, rows: int) -> None:
     """Refuse ids that no stored row has."""
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
         raise ValueError(f"ids must be row numbers in [0, {rows}), got {int(ids.min())} to {int(ids.max())}")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(map(repr, names[:_MOST_NAMED])) + more
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

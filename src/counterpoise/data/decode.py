@@ -148,8 +148,9 @@ def _decoded_row(
         raise UnreadableImageError(f"{where}: not an image that can be read: {error}") from None
     if shape is not None and image.shape != shape:
         raise ValueError(
-            f"{where}: the image has {image.shape[0]} x {image.shape[1]} pixels and the first one "
-            f"{shape[0]} x {shape[1]}; give a size that all are resized and cropped to (of a run, --data.size)"
+            f"{where}: the image has {image.shape[1]} x {image.shape[0]} pixels and the first one "
+            f"{shape[1]} x {shape[0]}; give a size that all are resized and cropped to: --data.size of `counterpoise "
+            "train`, --size of `counterpoise predict`"
         )
     return image, stored
 

@@ -1,7 +1,7 @@
 """Image sets that fit into memory, as uint8 tensors that are decoded once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,12 @@ import torch
 from torch import Tensor
 
 from counterpoise._arrays import class_indices
-from counterpoise._extras import require
 from counterpoise.data.chunks import UNLABELLED, Progress, Rows, numbers_to, require_row_numbers
 from counterpoise.data.decode import Survey, surveyed_chunk
-from counterpoise.data.keyed import HELD_OUT, STRETCHES, keyed_bits, permutation
-from counterpoise.data.row_groups import open_split, rows_of
+from counterpoise.data.row_groups import IN_ROW_GROUPS, open_split, rows_of
 from counterpoise.data.rows import read_rows
 from counterpoise.data.sets import ImageSet
-from counterpoise.data.sources import FILES, resolve
-
-_DIGITS_TEST = 360
-_DIGITS_SEED = 0
+from counterpoise.data.sources import resolve
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +33,7 @@ class Images:
         name: of the set.
         note: what a reader of a result must know of the set.
         flip: whether a mirrored image is still of its class.
+        names: of all rows of the set as it is stored, by their numbers; empty where they have none.
     """
 
     pixels: Tensor
@@ -49,6 +45,7 @@ class Images:
     name: str = "images"
     note: str = ""
     flip: bool = True
+    names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         rows = len(self.pixels)
@@ -83,6 +80,7 @@ class Images:
             name=self.name,
             note=self.note,
             flip=self.flip,
+            names=self.names,
         )
 
     @classmethod
@@ -171,13 +169,7 @@ def load_images(
     if size is not None and size < 1:
         raise ValueError(f"size must be at least 1 pixel, got {size}")
     source = resolve(name_or_path, root=root)
-    if source.kind == "scikit-learn":
-        if (domain, size) != (None, None):
-            raise ValueError(f"{source.info.name} has no domains and one size; leave domain and size out")
-        images = _digits(source.info, split)
-        chosen = torch.arange(len(images)) if ids is None else torch.nonzero(torch.isin(images.ids, ids))[:, 0]
-        return images.take(chosen[:limit])
-    if source.kind in FILES or (source.kind == "hub" and not in_place):
+    if source.kind not in IN_ROW_GROUPS or (source.kind == "hub" and not in_place):
         rows = read_rows(source, split, domain=domain)
         rows = rows if ids is None else _selected(rows, ids)
     else:
@@ -224,93 +216,15 @@ def decoded_rows(
     if pixels is None:
         damaged = f"; the first that cannot be read: {survey.unreadable[0]}" if survey.unreadable else ""
         raise ValueError(f"{where} has no such rows{damaged}")
-    return _images_of(info, rows.classes, pixels[:filled], np.concatenate(labels), np.concatenate(found))
+    images = _images_of(info, rows.classes, pixels[:filled], np.concatenate(labels), np.concatenate(found))
+    return replace(images, names=rows.names)
 
 
 def _selected(rows: Rows, ids: Tensor) -> Rows:
     """Some of the rows, by their numbers."""
     require_row_numbers(ids, rows.stored)
     parts = (chunk.part(np.isin(chunk.ids, ids.numpy())) for chunk in rows.chunks)
-    return Rows(rows.stored, min(rows.most, len(ids)), rows.classes, (part for part in parts if len(part.ids)))
-
-
-def hold_out(rows: int, *, size: int | float, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices for training and for validation, both sorted; a function of the arguments alone, on every platform.
-
-    Args:
-        rows: how many there are.
-        size: how many to hold out, or which fraction in (0, 1).
-        seed: which of the choices.
-
-    >>> hold_out(6, size=2, seed=0)
-    (tensor([0, 1, 4, 5]), tensor([2, 3]))
-    """
-    count = _held_out_count(rows, size)
-    order = permutation(seed, 0, rows, HELD_OUT)
-    return order[count:].sort().values, order[:count].sort().values
-
-
-def hold_out_hashed(rows: int, *, size: int | float, seed: int) -> Tensor:
-    """Sorted indices for validation: of each of as many equal stretches of rows one, by a keyed hash of the stretch.
-
-    What is not held out is for training. Nothing is numbered, shuffled or kept but these indices, so that there may be
-    any number of rows, and every process finds the same ones. The first stretch begins anywhere, by the seed, and the
-    last one ends there, so that each row is as likely as any other; rows that are stored class by class are held out
-    in proportion.
-
-    >>> hold_out_hashed(12, size=3, seed=0), hold_out_hashed(10**12, size=2, seed=0)
-    (tensor([ 3,  6, 10]), tensor([ 32782279211, 864368890418]))
-    """
-    count = _held_out_count(rows, size)
-    each, rest = divmod(rows, count)
-    stretches = torch.arange(count + 1)
-    edges = stretches * each + stretches * rest // count
-    places = edges[:-1] + _positive_bits(seed, 0, stretches[:-1]) % edges.diff()
-    begin = _positive_bits(seed, 1, stretches[:1]) % rows
-    return ((places + begin) % rows).sort().values
-
-
-def hold_out_by_class(labels: Tensor, *, size: int | float, seed: int) -> tuple[Tensor, Tensor]:
-    """What `hold_out` gives, with each class in its proportion; the last image of a class is never held out.
-
-    Where proportions are no whole numbers, those furthest from one are rounded up first, equal ones by the seed.
-
-    >>> hold_out_by_class(torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 2]), size=3, seed=0)
-    (tensor([0, 1, 4, 5, 7, 8, 9]), tensor([2, 3, 6]))
-    """
-    count = _held_out_count(len(labels), 1 if 0 < size * len(labels) < 1 else size)  # at least one
-    classes, members = torch.unique(labels, return_inverse=True)
-    available = torch.bincount(members) - 1
-    if not available.any():
-        raise ValueError(
-            f"each of {len(classes)} classes has one image, so that none can be held out; give more images"
-        )
-    share = count * torch.bincount(members).double() / len(labels)
-    held = torch.minimum(share.floor().long(), available)
-    chance = permutation(seed, 1, len(classes), HELD_OUT)
-    while int(held.sum()) < min(count, int(available.sum())):
-        # Of those that have images left, in the order of what they lack.
-        lacking = torch.where(held < available, share - held, -torch.inf)[chance]
-        held[chance[torch.argsort(lacking, descending=True, stable=True)[0]]] += 1
-    order = permutation(seed, 0, len(labels), HELD_OUT)
-    by_class = order[torch.argsort(members[order], stable=True)]
-    starts = torch.bincount(members).cumsum(0) - torch.bincount(members)
-    place = torch.arange(len(labels)) - starts[members[by_class]]
-    chosen = place < held[members[by_class]]
-    return by_class[~chosen].sort().values, by_class[chosen].sort().values
-
-
-def _positive_bits(seed: int, epoch: int, indices: Tensor) -> Tensor:
-    return keyed_bits(seed, epoch, indices, STRETCHES) & torch.iinfo(torch.int64).max
-
-
-def _held_out_count(rows: int, size: int | float) -> int:
-    if isinstance(size, float) and not 0 < size < 1:
-        raise ValueError(f"a fraction to hold out must be in (0, 1), got {size}; a number of rows is an integer")
-    count = round(size * rows) if isinstance(size, float) else size
-    if not 0 < count < rows:
-        raise ValueError(f"cannot hold out {count} of {rows} rows and train on the others")
-    return count
+    return replace(rows, most=min(rows.most, len(ids)), chunks=(part for part in parts if len(part.ids)))
 
 
 def require_labels(labels: Tensor, ids: Tensor, *, where: Sequence[str]) -> None:
@@ -362,16 +276,3 @@ def _images_of(
         note=info.note,
         flip=info.flip,
     )
-
-
-def _digits(info: ImageSet, split: str) -> Images:
-    """Scikit-learn's digits; their split is our own and fixed, and their ids are rows of the whole."""
-    sklearn = require("sklearn.datasets", extra="train", purpose="the digits data set")
-    bunch = sklearn.load_digits()
-    train, test = hold_out(len(bunch.target), size=_DIGITS_TEST, seed=_DIGITS_SEED)
-    whole = torch.arange(len(bunch.target))
-    splits = {"train": train, "test": test, "all": whole}
-    if split not in splits:
-        raise ValueError(f"digits has the splits {', '.join(map(repr, splits))}, not {split!r}")
-    pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
-    return _images_of(info, info.classes, pixels, bunch.target.astype(np.int64), whole.numpy()).take(splits[split])

@@ -24,6 +24,9 @@ from counterpoise.data.rows import hub_files, hub_split, numbered_classes
 from counterpoise.data.sources import WHOLE, DataSource, stored_split
 from counterpoise.data.tars import TarRows
 
+IN_ROW_GROUPS = ("parquet", "hub", "webdataset")
+"""Kinds of sources whose rows are in files of row groups."""
+
 OPENED_TOGETHER = 16
 """Files whose footers are read at a time: most of it is waiting, where they are far away."""
 
@@ -166,7 +169,7 @@ def open_split(source: DataSource, split: str, *, domain: str | None = None, pro
     with the files read and the files there are.
     """
     stored = stored_split(source, split, domain)
-    if source.kind not in ("parquet", "hub", "webdataset"):
+    if source.kind not in IN_ROW_GROUPS:
         raise ValueError(
             f"{source.info.name} at {source.location} is neither Parquet nor a WebDataset, which alone can be streamed"
         )

@@ -1,5 +1,6 @@
 """Rows of image files and of the hub's copies, and the classes of a source whose files name none."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +10,11 @@ import numpy as np
 
 from counterpoise._extras import require
 from counterpoise.data.chunks import CHUNK, UNLABELLED, Chunk, Rows, class_names, numbers_to
+from counterpoise.data.digits import digit_rows
 from counterpoise.data.files import image_files
 from counterpoise.data.parquet import Columns, chunk_of, columns_of, labels_in
 from counterpoise.data.sources import FILES, ROOT_VARIABLE, WHOLE, DataSource, stored_split
+from counterpoise.data.tables import parts_of
 
 _FILES = 50
 """Image files that are held at a time; they may be photographs of some megabytes."""
@@ -20,8 +23,10 @@ _FILES = 50
 def read_rows(source: DataSource, split: str, *, domain: str | None = None) -> Rows:
     """Open a split of image files, or the hub's copy of one; a domain is left out of `train`, and is `test`."""
     stored = stored_split(source, split, domain)
+    if source.kind == "scikit-learn":
+        return digit_rows(source.info, split)
     if source.kind in FILES:
-        return _file_rows(image_files(source, stored), source.info.classes)
+        return _file_rows(image_files(source, stored), source)
     return _hub_rows(source, stored, split=split, domain=domain)
 
 
@@ -101,7 +106,7 @@ def _bytes_of(path: Path) -> bytes | OSError | None:
         return error
 
 
-def _file_rows(files: Sequence[tuple[Path, int | None]], classes: tuple[str, ...]) -> Rows:
+def _file_rows(files: Sequence[tuple[Path, int | None]], source: DataSource) -> Rows:
     """Image files, read as they are needed."""
 
     def chunks() -> Iterator[Chunk]:
@@ -111,4 +116,14 @@ def _file_rows(files: Sequence[tuple[Path, int | None]], classes: tuple[str, ...
             labels = np.array([UNLABELLED if label is None else label for _, label in some], np.int64)
             yield Chunk(images, labels, np.arange(first, first + len(some)), [str(path) for path, _ in some])
 
-    return Rows(len(files), len(files), classes, chunks())
+    return Rows(len(files), len(files), source.info.classes, chunks(), _file_names([path for path, _ in files], source))
+
+
+def _file_names(files: Sequence[Path], source: DataSource) -> tuple[str, ...]:
+    """Paths from the folder or the table on; none where a table names a file twice, because ids tell rows apart."""
+    place = Path(parts_of(source.location)[0]).expanduser() if source.kind == "table" else Path(source.location)
+    folder = place.parent if source.kind == "table" else place
+    paths = (path.relative_to(folder) if path.is_relative_to(folder) else path for path in files)
+    # Bytes of a name that are no UTF-8 cannot be written to a file of predictions.
+    names = tuple(os.fsencode(path.as_posix()).decode(errors="replace") for path in paths)
+    return names if len({*names}) == len(names) else ()

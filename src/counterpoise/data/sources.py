@@ -76,8 +76,9 @@ def resolve(name_or_path: str | Path, *, root: Path | None = None) -> DataSource
     In this order: a name of the table `SETS` (text: a `Path` is a path), whose folder under `root` (by default the
     environment variable COUNTERPOISE_DATA) comes before the hub; a CSV, TSV or Parquet file of image paths and labels;
     a Parquet file of images or a tar shard of a WebDataset, or a folder with such files whose names start with their
-    split, or a pattern such as `shards/*.tar`; a folder of class folders, perhaps below `train` and `test`; a hub id
-    such as "owner/name". Names of the classes of a WebDataset may be in `classes.txt` beside the shards, one a line.
+    split, or a pattern such as `shards/*.tar`; a folder of class folders, perhaps below `train` and `test`, or one of
+    images without labels; a hub id such as "owner/name". Names of the classes of a WebDataset may be in `classes.txt`
+    beside the shards, one a line.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, str) and text in SETS:
@@ -295,12 +296,8 @@ def _of_folder(path: Path) -> DataSource:
             folders[split] = each
     folders = folders or {WHOLE: path}
     classes = tuple(sorted({each for folder in folders.values() for each in _classes_in(folder)}))
-    if not classes:
-        images = sum(_is_picture(each) for each in path.iterdir())
-        raise ValueError(
-            f"{path} holds neither Parquet files nor tar shards nor class folders of images"
-            + (f", but {images:,} images: put those of each class into a folder with its name" if images else "")
-        )
+    if not classes and not any(pictures_in(path, "")):
+        raise ValueError(f"{path} holds neither Parquet files nor tar shards nor class folders of images")
     files = {split: (str(folder),) for split, folder in folders.items()}
     return DataSource(_unknown(name, classes), "folder", str(path), files)
 

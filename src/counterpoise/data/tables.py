@@ -60,7 +60,7 @@ class PathTable:
 
     Attributes:
         paths: of the image files, those of the table's own folder if they are relative.
-        labels: text as it is written; "" where a row has none.
+        labels: text as it is written; "" where a row has none; empty where no column holds labels.
         splits: the split of each row; empty where the table is not divided.
     """
 
@@ -105,19 +105,23 @@ def is_table(path: Path) -> bool:
     )
 
 
-def read_table(address: str) -> PathTable:
-    """Read a table; columns by the address, else by their names. No image is opened."""
+def read_table(address: str, *, labelled: bool = False) -> PathTable:
+    """Read a table; columns by the address, else by their names. No image is opened.
+
+    One that must be `labelled` is asked about where no column is known to hold labels.
+    """
     name, _ = parts_of(address)
     path = Path(name).expanduser()
     header, values = _text(path) if path.suffix.lower() in SUFFIXES else _parquet(path)
-    places = {role: _column(header, role, address) for role in _ROLES}
+    needed = {"path", "label"} if labelled else {"path"}
+    places = {role: _column(header, role, address, needed=role in needed) for role in _ROLES}
     columns = {role: list(map(_cell, values(place))) for role, place in places.items() if place is not None}
     if not columns["path"]:
         raise ValueError(f"{name} has no rows")
     if "" in columns["path"]:
         raise ValueError(f"{name}, row {columns['path'].index('')}: there is no path of an image")
     paths = [_found(path.parent, text) for text in columns["path"]]
-    return PathTable(paths, columns["label"], _splits(columns.get("split", []), name))
+    return PathTable(paths, columns.get("label", []), _splits(columns.get("split", []), name))
 
 
 def require_files(table: PathTable, address: str) -> None:
@@ -160,22 +164,24 @@ def _parquet(path: Path) -> tuple[list[str], Values]:
     return names, lambda place: file.read(columns=[names[place]], use_threads=False).column(0).to_pylist()
 
 
-def _column(header: Sequence[str], role: str, address: str) -> int | None:
-    """Which column has a role; None where there need not be one."""
+def _column(header: Sequence[str], role: str, address: str, *, needed: bool) -> int | None:
+    """Which column has a role; None where there is none and none is needed."""
     name, chosen = parts_of(address)
     if role in chosen:
         if chosen[role] not in header:
             raise ValueError(f"{name} has no column {chosen[role]!r}; its columns are {', '.join(map(repr, header))}")
         return header.index(chosen[role])
     fitting = [place for place, column in enumerate(header) if column.strip().lower() in _ROLES[role]]
-    if len(fitting) == 1 or (not fitting and role == "split"):
+    if len(fitting) == 1 or not (fitting or needed):
         return fitting[0] if fitting else None
     if not fitting:
         problem = (
             f"{name}: no column is called {', '.join(_ROLES[role])}, which would hold the {role}s; "
             f"its columns are {', '.join(map(repr, header))}"
         )
-        raise AmbiguousTableError(problem, address, _addresses(address, role, header))
+        if not (others := _addresses(address, role, [each for each in header if each.strip().lower() not in PATHS])):
+            raise ValueError(problem)
+        raise AmbiguousTableError(problem, address, others)
     several = [header[place] for place in fitting]
     problem = f"{name}: {' and '.join(map(repr, several))} may each hold the {role}s"
     raise AmbiguousTableError(problem, address, _addresses(address, role, several))

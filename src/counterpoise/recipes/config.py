@@ -33,6 +33,9 @@ ValidationMetric = Literal["nll", "accuracy", "ece"]
 LARGER_IS_BETTER: tuple[ValidationMetric, ...] = ("accuracy",)
 """Of these; the others should be small."""
 
+Unreadable = Literal["refuse", "skip"]
+"""What is done with images that cannot be decoded."""
+
 HeldOutRows = Literal["shuffled", "hashed"]
 """How rows are chosen for validation: `hold_out` and `hold_out_hashed` of `counterpoise.data`."""
 
@@ -67,7 +70,7 @@ class DataOptions:
     """Which images are kept for validation: the first of all rows, shuffled by seed; or, hashed, one of each of as many
     equal stretches, by a keyed hash, for which no rows are listed. None for shuffled in memory and hashed in a stream;
     streams of recipes of version 1 are shuffled."""
-    unreadable: Literal["refuse", "skip"] = "refuse"
+    unreadable: Unreadable = "refuse"
     """What becomes of images that cannot be decoded; those that are skipped are named before training."""
     pipeline: Literal["memory", "stream"] = "memory"
     """All images in memory as one tensor, augmented on the device; or streamed by workers from where they are."""

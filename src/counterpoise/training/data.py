@@ -10,7 +10,7 @@ from torch import Tensor
 
 from counterpoise.data.augment import Augmentation
 from counterpoise.data.balance import class_weights
-from counterpoise.data.chunks import UNLABELLED, first_difference
+from counterpoise.data.chunks import UNLABELLED, class_places
 from counterpoise.data.decode import Survey, UnreadableImageError
 from counterpoise.data.images import Images, decoded_rows, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
@@ -269,8 +269,7 @@ def _own_images(
 ) -> Images:
     options, ids = recipe.data, None
     if options.spread and limit is not None:
-        stored = _stored_ids(options, split, root=root)
-        ids = stored[_spread(len(stored), min(limit, len(stored)))]
+        ids = stored_ids(options, split, root=root, limit=limit)
     return _stored_images(options, split, root=root, ids=ids, limit=limit, survey=survey)
 
 
@@ -310,8 +309,15 @@ def _say_left_out(survey: Survey) -> None:
         say(line)
 
 
-def _stored_ids(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
-    """Row numbers of a split, int64 `[n]`."""
+def stored_ids(options: DataOptions, split: str, *, root: Path | None, limit: int | None) -> Tensor:
+    """Row numbers of a split, or of so many of them as the options choose, int64 `[n]`."""
+    every = _every_id(options, split, root=root)
+    if limit is None or limit >= len(every):
+        return every
+    return every[_spread(len(every), limit)] if options.spread else every[:limit]
+
+
+def _every_id(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
     source = resolve(options.name, root=root)
     if source.kind == "scikit-learn":
         return load_images(options.name, split).ids
@@ -340,18 +346,19 @@ def _ood_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | No
 
 
 def require_same_kind(images: Images, *, shape: tuple[int, ...], classes: tuple[str, ...] | None) -> None:
-    """Refuse images of another shape or, unless they are OOD (None), of other classes than the model's."""
+    """Refuse images of another shape or, unless they are OOD (None), of classes that the model does not know."""
     found = images.pixels.shape[1:]
     if found != shape:
-        remedy = "resize them with --size (of a recipe: data.size), or use another set"
+        remedy = f"resize them with --size {shape[2]} (of a recipe: data.size), or use another set"
         if found[0] != shape[0]:
             remedy = f"use a set whose images have {shape[0]} channel{'s' if shape[0] > 1 else ''}"
-        raise ValueError(f"{images.name} has images of {list(found)}, the model was trained on {list(shape)}; {remedy}")
-    if classes is not None and images.classes != classes:
+        theirs, ours = (f"{each[2]} x {each[1]} x {each[0]}" for each in (found, shape))
         raise ValueError(
-            f"{images.name} has other classes than the model: {first_difference(images.classes, classes)}; if it is "
-            "meant as an OOD set, say so"
+            f"{images.name} has images of {theirs} (width x height x channels), the model "
+            f"was trained on {ours}; {remedy}"
         )
+    if classes is not None:
+        class_places(images.classes, classes, where=images.name)
 
 
 def _require_steps(recipe: Recipe, rows: int) -> None:

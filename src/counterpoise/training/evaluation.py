@@ -15,6 +15,7 @@ from torch import Tensor
 from counterpoise._addresses import as_path
 from counterpoise._digests import digest_path, is_vouched
 from counterpoise._files import FilePath, write_text
+from counterpoise.data.chunks import class_places
 from counterpoise.data.corruptions import corrupted
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
@@ -28,7 +29,7 @@ from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.recipes.checks import corruption_names
 from counterpoise.recipes.config import EvaluationOptions, ValidationMetric
-from counterpoise.scoring import score_files
+from counterpoise.scoring import Progress, score_files
 from counterpoise.scoring.batches import checked_rows, clean_rows
 from counterpoise.training.data import RunData, require_same_kind
 from counterpoise.training.devices import full_float32
@@ -91,23 +92,29 @@ def predict(
     corruptions: tuple[str, ...] = (),
     device: str = "cpu",
     say: Say = lambda _: None,
+    progress: Progress | None = None,
 ) -> None:
     """Write what the model says about images, and about corrupted forms of them, to one file, which appears whole.
 
     Args:
         trained: the model.
-        images: with the classes of the model, or `ood`.
+        images: with classes that the model knows, by their names, or `ood`.
         path: of the Parquet file.
         split: that the images are of.
         ood: out of distribution; labels of other classes are left out.
         corruptions: names, of which each severity of the recipe is predicted after the clean images.
         device: where to compute.
         say: told what is under way.
+        progress: called after every batch with what is predicted, and with the rows done and to be done.
     """
     options, path = trained.recipe.evaluation, as_path(path)
     images = _as_inputs(images, trained, ood=ood)
+    if not ood and (missing := int((images.labels == MISSING_LABEL).sum())):
+        say(f"note: {missing:,} of {len(images):,} images have no label")
     variants: list[tuple[str | None, int]] = [(None, 0)]
     variants += [(name, severity) for name in corruption_names(corruptions) for severity in options.severities]
+    counts = [len(images) if name is None else _corrupted_count(images, options) for name, _ in variants]
+    done, total = 0, sum(counts)
     model, header = trained.model.eval().to(device).float(), header_of(trained)
     path.parent.mkdir(parents=True, exist_ok=True)
     with PredictionWriter(path) as writer:
@@ -125,8 +132,7 @@ def predict(
                     Predictions.of(
                         logits=logits.cpu(),
                         labels=batch.labels.cpu(),
-                        # A corrupted image is another sample than the clean one.
-                        ids=batch.ids.cpu() + number * int(images.ids.max() + 1),
+                        ids=_sample_ids(images, batch.ids.tolist(), corruption, severity, number=number),
                         data_set=images.name,
                         split=split,
                         in_distribution=not ood,
@@ -135,6 +141,9 @@ def predict(
                         header=header,
                     )
                 )
+                done += rows
+                if progress is not None:
+                    progress(f"{images.name}, {split}", done, total)
 
 
 def measuring_streams() -> list[Stream]:
@@ -222,12 +231,30 @@ def measured_card(
 
 def _as_inputs(images: Images, trained: Trained, *, ood: bool) -> Images:
     """Images as the model is shown them: normalised as those it was trained on."""
-    require_same_kind(images, shape=trained.shape, classes=None if ood else trained.classes)
-    labels = torch.full_like(images.labels, MISSING_LABEL) if ood else images.labels
+    require_same_kind(images, shape=trained.shape, classes=None)
+    if ood:
+        labels = torch.full_like(images.labels, MISSING_LABEL)
+    else:
+        places = class_places(images.classes, trained.classes, where=images.name)
+        labels = torch.from_numpy(places)[images.labels]
     return replace(images, labels=labels, classes=trained.classes, mean=trained.mean, std=trained.std)
 
 
+def _sample_ids(
+    images: Images, rows: Sequence[int], corruption: str | None, severity: int, *, number: int
+) -> list[int] | list[str]:
+    """Names of images, else row numbers; a corrupted image is another sample than the clean one."""
+    if images.names:
+        suffix = "" if corruption is None else f" {corruption} {severity}"
+        return [f"{images.names[row]}{suffix}" for row in rows]
+    first = number * int(images.ids.max() + 1)
+    return [first + row for row in rows]
+
+
+def _corrupted_count(images: Images, options: EvaluationOptions) -> int:
+    return len(images) if options.corrupted_images is None else min(len(images), options.corrupted_images)
+
+
 def _corrupted(images: Images, corruption: str, severity: int, options: EvaluationOptions) -> Images:
-    count = len(images) if options.corrupted_images is None else min(len(images), options.corrupted_images)
-    part = images.take(torch.arange(count))
+    part = images.take(torch.arange(_corrupted_count(images, options)))
     return replace(part, pixels=corrupted(part.pixels, corruption, severity, seed=0, ids=part.ids))

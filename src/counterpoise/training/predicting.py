@@ -9,40 +9,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from counterpoise._addresses import Address, as_path
 from counterpoise._digests import digest_path, stated_digest
 from counterpoise._documents import from_document, to_document
 from counterpoise._engines import Engine, Here, in_order
 from counterpoise._files import FilePath, write_text
-from counterpoise.data.chunks import Chunk, first_difference, regrouped
-from counterpoise.data.decode import decoded_images
-from counterpoise.data.images import check_labels
+from counterpoise.data.sources import resolve
 from counterpoise.export import ModelConfig
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import (
-    MISSING_LABEL,
-    Header,
-    PredictionFile,
     Predictions,
     PredictionWriter,
     Reading,
     write_manifest,
 )
-from counterpoise.predictions.columns import Layout
-from counterpoise.predictions.digest import Source
 from counterpoise.predictions.formats import is_prediction_file
-from counterpoise.predictions.shards import MANIFEST, Form, Shard
+from counterpoise.predictions.shards import MANIFEST, Shard
+from counterpoise.recipes.config import DataOptions, Unreadable
 from counterpoise.scoring import Progress
 from counterpoise.scoring.files import score_models
 from counterpoise.scoring.models import ModelFiles
 from counterpoise.training.image_shards import ImageShard, image_shards
-from counterpoise.training.predictors import ModelSource, Predictor, loaded, model_source
+from counterpoise.training.own_data import OwnData
+from counterpoise.training.predictors import loaded, model_source
+from counterpoise.training.progress import say
+from counterpoise.training.shard_predictions import Job, PredictedShard
 
 PLAN = "plan.json"
 PLAN_SCHEMA, PLAN_VERSION = "counterpoise.predicting", 1
@@ -69,6 +64,7 @@ class Plan:
         size: that images were resized to.
         batch: images that were predicted at a time.
         inputs: the files, in order.
+        domain: of the data set, if it has domains.
     """
 
     weights: str
@@ -78,109 +74,7 @@ class Plan:
     size: int | None
     batch: int
     inputs: tuple[Input, ...]
-
-
-@dataclass(frozen=True)
-class Job:
-    """How files are predicted, in any process.
-
-    Attributes:
-        model: that predicts.
-        device: where it computes.
-        size: that images are resized to.
-        batch: images at a time.
-        ood: out of distribution; labels are left out.
-        header: where the predictions come from.
-        members: of an ensemble, or None.
-    """
-
-    model: ModelSource
-    device: str
-    size: int | None
-    batch: int
-    ood: bool
-    header: Header
-    members: int | None
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """What the logits stand for."""
-        return self.header.class_names or ()
-
-
-@dataclass(frozen=True, eq=False)
-class PredictedShard:
-    """The predictions for one file of images, made as they are read."""
-
-    job: Job
-    images: ImageShard
-    groups: range | None = None
-
-    @property
-    def path(self) -> FilePath:
-        """Of the images."""
-        return self.images.path
-
-    def tables(self) -> Iterator[Predictions]:
-        """Batch by batch."""
-        job, images = self.job, self.images
-        predictor = loaded(job.model, job.device)
-        with images.opened(job.batch) as (classes, chunks):
-            if classes and classes != job.classes and not job.ood:
-                raise ValueError(
-                    f"{images.path} has other classes than the model: {first_difference(classes, job.classes)}; if it "
-                    "is meant as OOD, say so"
-                )
-            for chunk in regrouped(chunks, job.batch):
-                labels = torch.full((len(chunk.ids),), MISSING_LABEL) if job.ood else torch.from_numpy(chunk.labels)
-                check_labels(labels, torch.from_numpy(chunk.ids), classes=len(job.classes), where=chunk.files)
-                yield Predictions.of(
-                    logits=predictor(self._pixels(chunk, predictor)),
-                    labels=labels,
-                    ids=chunk.ids,
-                    data_set=images.source.info.name,
-                    split=images.split,
-                    in_distribution=not job.ood,
-                    header=job.header,
-                )
-
-    def opened(self, _reading: Reading, *, first: Form | None = None) -> PredictionFile:
-        """As a file of predictions is read."""
-        job = self.job
-        width = len(job.classes) * (job.members or 1)
-        own = Layout("logits", ("logits",), width, job.members, label=("label",), id="id", class_names=job.classes)
-        return PredictionFile(
-            layout=own,
-            rows=self.images.rows,
-            group_rows=(),
-            header=job.header,
-            source=Source(self.path, digest=None, size=self.images.size, identity=()),
-            notices=(),
-            read=lambda _: self.tables(),
-            models=list,
-        )
-
-    def divided(self, _reading: Reading, _wanted: int) -> Iterator[tuple["PredictedShard", int]]:
-        """Never, because batches would not be the same."""
-        yield self, 0
-
-    def _pixels(self, chunk: Chunk, predictor: Predictor) -> Tensor:
-        """Decoded, uint8 `[n, C, H, W]`."""
-        assert predictor.config.shape is not None
-        channels, *sides = predictor.config.shape
-        pixels: list[npt.NDArray[np.uint8]] = []
-        try:
-            for image in decoded_images(chunk, channels=channels, size=self.job.size):
-                if image.shape[:2] != tuple(sides):
-                    raise ValueError(
-                        f"{chunk.files[len(pixels)]}: the image has {image.shape[0]} x {image.shape[1]} pixels, the "
-                        f"model takes {sides[0]} x {sides[1]}; resize them with --size"
-                    )
-                pixels.append(image)
-        except ValueError as error:
-            row = int(chunk.ids[len(pixels)]) - self.images.first
-            raise ValueError(f"{error} (row {row} of this file)") from None
-        return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+    domain: str | None = None
 
 
 @dataclass(frozen=True)
@@ -198,9 +92,11 @@ def predict_shards(
     *,
     config: ModelConfig | None = None,
     split: str | None = None,
+    domain: str | None = None,
     root: Path | None = None,
     size: int | None = None,
     ood: bool = False,
+    unreadable: Unreadable | None = None,
     batch: int | None = None,
     device: str = "cpu",
     engine: Engine | None = None,
@@ -217,9 +113,11 @@ def predict_shards(
         out: folder for the predictions, here or in a store; or one file, `NAME.parquet`, which this process writes.
         config: classes, shape and normalisation, of a module or of an ONNX file that another program wrote.
         split: of the data; by default `test`, or all where they are not divided.
+        domain: of the data, for sets of domains; such a set is one file.
         root: folder of the local data sets.
-        size: resize the shorter side of images to it and crop the centre.
+        size: resize the shorter side of images to it and crop the centre; by default as the run did.
         ood: out of distribution; labels are left out.
+        unreadable: what is done with images that cannot be decoded; by default what the run did, or they are refused.
         batch: images that are predicted at a time; by default as many as the run's recipe says, or 500.
         device: where to compute.
         engine: what predicts files in parallel: `counterpoise.scoring.Processes` or `counterpoise.scoring.Ray`.
@@ -228,7 +126,19 @@ def predict_shards(
     Returns:
         The path of the manifest, or of the one file.
     """
-    shards = _shards(model, data, config=config, split=split, root=root, size=size, ood=ood, batch=batch, device=device)
+    shards = _shards(
+        model,
+        data,
+        config=config,
+        split=split,
+        domain=domain,
+        root=root,
+        size=size,
+        ood=ood,
+        unreadable=unreadable,
+        batch=batch,
+        device=device,
+    )
     folder = as_path(out)
     if folder.suffix.lower() == ".parquet":
         return _one_file(folder, shards, engine=engine, progress=progress)
@@ -258,8 +168,10 @@ def score_shards(
     *,
     config: ModelConfig | None = None,
     split: str | None = None,
+    domain: str | None = None,
     root: Path | None = None,
     size: int | None = None,
+    unreadable: Unreadable | None = None,
     batch: int | None = None,
     device: str = "cpu",
     engine: Engine | None = None,
@@ -267,7 +179,17 @@ def score_shards(
 ) -> Evaluation:
     """What `score_files` gives of the predictions of `predict_shards`, without writing them; arguments as there."""
     shards = _shards(
-        model, data, config=config, split=split, root=root, size=size, ood=False, batch=batch, device=device
+        model,
+        data,
+        config=config,
+        split=split,
+        domain=domain,
+        root=root,
+        size=size,
+        ood=False,
+        unreadable=unreadable,
+        batch=batch,
+        device=device,
     )
     files = ModelFiles(_Tables(str(as_path(data)), shards), None, Reading(), shards[0].opened(Reading()))
     return score_models([files], threads=1, engine=engine, progress=progress)
@@ -301,9 +223,11 @@ def _shards(
     *,
     config: ModelConfig | None,
     split: str | None,
+    domain: str | None,
     root: Path | None,
     size: int | None,
     ood: bool,
+    unreadable: Unreadable | None,
     batch: int | None,
     device: str,
 ) -> list[PredictedShard]:
@@ -312,8 +236,34 @@ def _shards(
             raise ValueError(f"{name} must be at least 1, got {value}")
     source = model_source(model, config)
     about = loaded(source, "cpu")  # whoever gives out the work may have no other device
-    job = Job(source, device, size, batch or about.batch, ood, about.header, about.members)
-    return [PredictedShard(job, images) for images in image_shards(data, split, root=root)]
+    own = about.own.options if about.own is not None else DataOptions(size=None, unreadable="refuse")
+    job = Job(
+        source,
+        device,
+        size or own.size,
+        batch or about.batch,
+        ood,
+        about.header,
+        about.members,
+        unreadable or own.unreadable,
+    )
+    return [PredictedShard(job, images) for images in _own_shards(about.own, data, split, domain=domain, root=root)]
+
+
+def _own_shards(
+    own: OwnData | None, data: str | Path, split: str | None, *, domain: str | None, root: Path | None
+) -> list[ImageShard]:
+    """The files of a split, or those rows of them that a run held out; a note says what it was trained on."""
+    if own is None or domain is not None or not own.is_of(data):
+        return image_shards(data, split, domain=domain, root=root)
+    source = resolve(data, root=root)
+    held = own.held_rows(source, split)
+    if held is not None:
+        return image_shards(data, own.training_split(source), root=root, only=held, called=split)
+    shards = image_shards(data, split, root=root)
+    if trained := len(own.trained_rows(source, shards[0].split, root=root)):
+        say(own.note(trained))
+    return shards
 
 
 def _one_file(
@@ -347,11 +297,12 @@ def _plan_of(shards: Sequence[PredictedShard]) -> Plan:
     return Plan(
         weights=job.model.digest,
         data_set=images.source.info.name,
-        split=images.split,
+        split=images.called or images.split,
         ood=job.ood,
         size=job.size,
         batch=job.batch,
         inputs=tuple(Input(shard.path.name, shard.images.size, shard.images.rows) for shard in shards),
+        domain=images.domain,
     )
 
 
@@ -377,7 +328,7 @@ def _claimed(folder: FilePath, plan: Plan) -> set[str]:
 
 def _difference(found: Plan, plan: Plan) -> str:
     """Between two plans, in words."""
-    for name in ("weights", "data_set", "split", "ood", "size", "batch"):
+    for name in ("weights", "data_set", "domain", "split", "ood", "size", "batch"):
         theirs, ours = getattr(found, name), getattr(plan, name)
         if theirs != ours:
             return f"its {name.replace('_', ' ')} is {theirs}, here it is {ours}"

@@ -23,6 +23,7 @@ from counterpoise.recipes.config import EvaluationOptions
 from counterpoise.training.devices import full_float32, require_device
 from counterpoise.training.folder import RunFolder, installed_versions, local_run, trained_folders
 from counterpoise.training.networks import Members, header_of, image_shape, load_run, stated_lists
+from counterpoise.training.own_data import OwnData, own_data
 
 DEFAULT_BATCH = EvaluationOptions().batch
 
@@ -44,6 +45,7 @@ class Predictor:
         batch: images that are predicted at a time, unless another number is asked for.
         members: of an ensemble, or None.
         device: where it computes.
+        own: what it was trained on, if it is of a run.
     """
 
     logits: _Logits
@@ -52,6 +54,7 @@ class Predictor:
     batch: int = DEFAULT_BATCH
     members: int | None = None
     device: str = "cpu"
+    own: OwnData | None = None
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Logits, on the CPU, of uint8 images `[n, C, H, W]`."""
@@ -89,7 +92,8 @@ class RunModel:
     def load(self, device: str) -> Predictor:
         """Read its weights."""
         require_device(device)
-        trained = load_run(self.folder)
+        run = RunFolder(local_run(self.folder))  # of one in a store, a copy
+        trained = load_run(run.path)
         model = trained.model.eval().to(device).float()
         return Predictor(
             logits=lambda images: call_for_logits(model, (images,), {}),
@@ -98,6 +102,7 @@ class RunModel:
             batch=trained.recipe.evaluation.batch,
             members=len(model.models) if isinstance(model, Members) else None,
             device=device,
+            own=own_data(run),
         )
 
 

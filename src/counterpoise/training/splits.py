@@ -10,9 +10,9 @@ from torch import Tensor
 
 from counterpoise._addresses import read_text
 from counterpoise._files import write_text
-from counterpoise.data.images import hold_out, hold_out_by_class, hold_out_hashed
+from counterpoise.data.holding_out import hold_out, hold_out_by_class, hold_out_hashed
 from counterpoise.data.sources import FILES, WHOLE, DataSource, pictures_in
-from counterpoise.data.tables import SUFFIXES
+from counterpoise.data.tables import SUFFIXES, read_table
 from counterpoise.recipes.config import DataOptions, HeldOutRows
 
 TEST_SEED: Final = 1 << 40
@@ -77,7 +77,14 @@ def _require_classes(source: DataSource) -> None:
     """Refuse image files of one class."""
     if source.kind not in FILES or len(source.info.classes) > 1:
         return
+    if not source.info.classes and source.kind == "folder":
+        images = sum(1 for _ in pictures_in(source.location, ""))
+        raise ValueError(
+            f"{source.location} holds no class folders, but {images:,} images: put those of each class into a folder "
+            "with its name"
+        )
     if not source.info.classes:
+        read_table(source.location, labelled=True)  # which asks where the labels are, if a column may hold them
         raise ValueError(f"{source.location} has no labels to learn from")
     (name,) = source.info.classes
     hint = ""
@@ -104,13 +111,15 @@ def keep_split(path: Path, held: Mapping[str, list[int]]) -> None:
 
 def require_same_split(path: Path, held: Mapping[str, list[int]]) -> None:
     """Refuse held-out images that are not those which were saved with the run."""
-    if not path.exists():
-        return
+    if path.exists() and kept_split(path) != held:
+        raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
+
+
+def kept_split(path: Path) -> dict[str, list[int]]:
+    """The row numbers that were saved with a run, by what they were held out for."""
     try:
         found = json.loads(read_text(path))
         names = {"held_out": "validation"}  # its name in runs of recipe version 1
-        kept = {names.get(name, name): list(ids) for name, ids in found.items()}
+        return {names.get(name, name): list(ids) for name, ids in found.items()}
     except (ValueError, AttributeError, TypeError, RecursionError):
         raise ValueError(f"{path} is damaged; remove it if the data set is the same as before") from None
-    if kept != held:
-        raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
