@@ -91,13 +91,14 @@ def test_memory_shards_and_two_models_give_the_groups_of_one_file(columns, tmp_p
             assert group.estimates["nll"].value == pytest.approx(other.estimates["nll"].value, abs=1e-12)
 
 
-def test_missing_values_are_a_group_without_the_column(columns, tmp_path):
+def test_missing_values_are_a_group(columns, tmp_path):
     regions = [None if row % 4 == 0 else str(each) for row, each in enumerate(columns["region"])]
     values = np.stack([columns["prob_0"], columns["prob_1"]], -1)
     in_memory = counterpoise.evaluate(probabilities=values, labels=columns["label"], by={"region": regions})
     pq.write_table(pa.table(columns | {"region": regions}), tmp_path / "p.parquet")
     (from_file,) = score_files([tmp_path / "p.parquet"], by=["region"]).models
-    assert by_key(in_memory)[()].samples == by_key(from_file)[()].samples == ROWS // 4
+    key = (("region", None),)
+    assert by_key(in_memory)[key].samples == by_key(from_file)[key].samples == ROWS // 4
 
 
 def test_what_cannot_be_grouped_by_is_refused(columns, tmp_path):

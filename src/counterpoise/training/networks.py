@@ -140,7 +140,7 @@ def load_run(
     channels, height, width = image_shape(metadata)
     if networks is None:
         backbone = replace(recipe.primary, weights=RANDOM)
-        if models is None and "width" not in metadata:
+        if models is None and "model" in metadata and "width" not in metadata:
             raise ValueError(
                 f"{folders[0].path} was trained in Python with a network of its own, {metadata.get('model')}: load it "
                 "there, with what makes the network: load_run(folder, models=...)"
