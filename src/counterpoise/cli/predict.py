@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
@@ -17,6 +17,7 @@ from counterpoise.cli.paths import require_file_path, require_folder_path
 from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import ProgressLine, write
 from counterpoise.cli.train import DataRoot
+from counterpoise.recipes.config import Unreadable
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Predict:
     """Resize and centre-crop images to this many pixels; by default as the run did."""
     ood: Flag = False
     """The images are of other classes than the model knows: predict them as out of distribution."""
-    unreadable: Literal["refuse", "skip"] | None = None
+    unreadable: Unreadable | None = None
     """What becomes of images that cannot be decoded: those that are skipped are named; by default as in training."""
     corruptions: tuple[str, ...] = ()
     """CIFAR-C-style corruptions to predict too; `standard` for the usual 15, `all` for 19."""

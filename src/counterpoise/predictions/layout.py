@@ -27,6 +27,8 @@ from counterpoise.predictions.from_arrow import (
 from counterpoise.predictions.names import SPACES, TRUTH, index_of, some, span, stripped
 from counterpoise.predictions.table import (
     MISSING_LABEL,
+    RIGHT,
+    WRONG,
     Array,
     Header,
     PredictionFileError,
@@ -35,8 +37,6 @@ from counterpoise.predictions.table import (
 
 _LARGEST = np.iinfo(np.int64).max
 _FEW = 20
-_CORRECT, _WRONG = 0, 1
-"""Labels of a table of confidences, whose only class is the predicted one."""
 
 
 def tables(
@@ -159,7 +159,7 @@ def _hits(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) ->
             right = pc.equal(as_text(label), as_text(prediction))
     else:
         return np.full(rows, MISSING_LABEL, np.int64)
-    found = np.where(filled(right.cast(pa.int64()), 0) == 1, _CORRECT, _WRONG)
+    found = np.where(filled(right.cast(pa.int64()), 0) == 1, RIGHT, WRONG)
     return np.where(is_given(right), found, MISSING_LABEL)
 
 

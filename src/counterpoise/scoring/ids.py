@@ -61,6 +61,8 @@ class RepeatedKeys:
 
 
 def _smallest(one: Keys, other: Keys) -> Keys:
+    if len(one) == _SKETCHED:  # few keys of a batch are below its last one
+        other = other[other < one[-1]]
     return np.unique(np.concatenate([one, other]))[:_SKETCHED]
 
 

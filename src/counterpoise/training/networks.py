@@ -140,12 +140,12 @@ def load_run(
     channels, height, width = image_shape(metadata)
     if networks is None:
         backbone = replace(recipe.primary, weights=RANDOM)
-        if models is None and "model" in metadata and "width" not in metadata:
-            raise ValueError(
-                f"{folders[0].path} was trained in Python with a network of its own, {metadata.get('model')}: load it "
-                "there, with what makes the network: load_run(folder, models=...)"
-            )
         if models is None:
+            if "model" in metadata and "width" not in metadata:
+                raise ValueError(
+                    f"{folders[0].path} was trained in Python with a network of its own, {metadata['model']}: load it "
+                    "there, with what makes the network: load_run(folder, models=...)"
+                )
             with torch.device("meta"):  # so that a file is refused before its sizes are taken for granted
                 network = build_model(backbone, classes=len(classes), channels=channels)
                 require_fit(network, metadata, tensors, path=folders[0].primary)

@@ -115,7 +115,7 @@ def resume(
     run = RunFolder(Path(folder))
     recipe = run.recipe()
     require_no_links(run)
-    _require_given(run, [name for name, own in (("models", models), ("data", data)) if own is not None])
+    _require_given(run, _given(models, data))
     settle_rank(recipe.engine.processes)
     plan = _prepared(recipe, run, root=root, models=models, data=data)
     require_same_split(run.split, plan.data.held_out)
@@ -130,6 +130,10 @@ def resume(
         for name in reopen(run, [folder for folder in folders if fault_of_weights(folder) is None]):
             say(f"{run.path / name} has changed since it was written; no checkpoint holds it: restore it from a copy")
         return _complete(plan, page=page)
+
+
+def _given(models: ModelFactory | None, data: RunData | None) -> list[str]:
+    return [name for name, own in (("models", models), ("data", data)) if own is not None]
 
 
 def _require_given(run: RunFolder, given: Sequence[str]) -> None:
@@ -178,7 +182,8 @@ def _prepared(
         say(advice)
     if recipe.engine.threads is not None:
         torch.set_num_threads(recipe.engine.threads)
-    named, data = data is None, data or named_data(recipe, root=root)
+    given, named = _given(models, data), data is None
+    data = data or named_data(recipe, root=root)
     require_made_for(recipe, data)
     images = data.example
     if recipe.evaluation.corruptions:
@@ -208,7 +213,6 @@ def _prepared(
     # Before savings take networks apart.
     require_same_images(built, shape=images.pixels.shape[1:], classes=len(images.classes))
     objective = recipe.objective(built)
-    given = [name for name, own in (("models", models is not None), ("data", not named)) if own]
     return _Plan(recipe, run, data, make, given, {seed: objective})
 
 
