@@ -12,6 +12,7 @@ from counterpoise.functional.intervals import wilson_interval
 from counterpoise.metrics import Key
 from counterpoise_study import drawings, figures
 from counterpoise_study.collected import collect
+from counterpoise_study.cost import relative_cost
 from counterpoise_study.labels import label_points
 from counterpoise_study.studies import QUALITY, STUDIES
 
@@ -136,6 +137,25 @@ def test_dots_before_and_after_scaling(studies):
             for row in group.rows
         ]
         assert points(figure, f"auroc {name}")[:, 0] == pytest.approx(expected)
+
+
+def test_the_front_joins_those_that_nothing_of_less_work_reaches(studies):
+    group = studies["cost"].groups[0]
+    figure = figures.trade_off(group)
+    for panel, key, sign in zip(figure.axes, (Key.NLL, Key.ACCURACY), (1, -1), strict=True):
+        marks = np.array([
+            (relative_cost(row.runs[0].cell.recipe), np.mean(stores.values(row, key, scaled=True)))
+            for row in group.rows
+        ])  # fmt: skip
+        drawn = [np.stack(line.get_data(), -1)[0] for line in panel.lines if line.get_gid() != "front"]
+        assert np.array(drawn) == pytest.approx(marks)
+        (front,) = [np.stack(line.get_data(), -1) for line in panel.lines if line.get_gid() == "front"]
+        undominated = [
+            (cost, value)
+            for cost, value in marks
+            if not np.any((marks[:, 0] <= cost) & (sign * marks[:, 1] < sign * value))
+        ]
+        assert front == pytest.approx(np.array(sorted({*undominated})))
 
 
 def test_reliability_sums_the_bins_of_all_seeds_with_intervals_of_one(studies):

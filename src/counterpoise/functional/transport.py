@@ -132,9 +132,20 @@ def mutual_transport(
     >>> g.grad  # g - f
     tensor([[ 0.2311, -0.2311]])
     """
-    require_scalar(alpha, name="alpha", low=0)
-    _require_alike(primary_logits, auxiliary_logits)
     batch = as_labelled_batch(primary_logits, labels, ignore_index=ignore_index, sample_weight=sample_weight)
+    return transport_of(batch, auxiliary_logits, alpha=alpha, group=group)
+
+
+def transport_of(
+    batch: LabelledBatch,
+    auxiliary_logits: Sequence[Tensor],
+    *,
+    alpha: float | Tensor,
+    group: dist.ProcessGroup | None,
+) -> MutualTransportTerms:
+    """`mutual_transport` where the primary's logits and the labels were read already."""
+    require_scalar(alpha, name="alpha", low=0)
+    _require_alike(batch.log_probabilities, auxiliary_logits)
     auxiliaries = [log_probabilities_where(logits, batch.weight) for logits in auxiliary_logits]
     of_primary = _of_primary(batch, auxiliaries)
     of_auxiliaries = [_of_auxiliary(batch.log_probabilities, auxiliary) for auxiliary in auxiliaries]

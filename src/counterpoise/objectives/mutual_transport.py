@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from counterpoise.functional.reduction import IGNORE_INDEX, labels_and_weight
-from counterpoise.functional.transport import mutual_transport
+from counterpoise.functional.reduction import IGNORE_INDEX, as_labelled_batch
+from counterpoise.functional.transport import transport_of
 from counterpoise.objectives.auxiliaries import Step, features_of, logits_of, needs_ids
 from counterpoise.objectives.models import (
     as_models,
@@ -139,19 +139,12 @@ class MutualTransport(nn.Module):
             return evaluation_output(logits, labels, ignore_index=self.ignore_index, sample_weight=sample_weight)
         with recorded(self.primary, self._features) as features:
             logits = call_for_logits(self.primary, inputs, named_inputs)
-        _, weight = labels_and_weight(
-            logits.detach(), labels, ignore_index=self.ignore_index, sample_weight=sample_weight
+        batch = as_labelled_batch(logits, labels, ignore_index=self.ignore_index, sample_weight=sample_weight)
+        step = Step(
+            inputs, named_inputs, self.primary, logits.detach(), features, ids, batch.weight, self.process_group
         )
-        step = Step(inputs, named_inputs, self.primary, logits.detach(), features, ids, weight, self.process_group)
-        terms = mutual_transport(
-            logits,
-            [logits_of(auxiliary, step) for auxiliary in self.auxiliaries],
-            labels,
-            alpha=self.alpha,
-            ignore_index=self.ignore_index,
-            sample_weight=sample_weight,
-            group=self.process_group,
-        )
+        of_auxiliaries = [logits_of(auxiliary, step) for auxiliary in self.auxiliaries]
+        terms = transport_of(batch, of_auxiliaries, alpha=self.alpha, group=self.process_group)
         parts = {
             "cross_entropy": terms.cross_entropy,
             "primary_transport": terms.primary_transport,

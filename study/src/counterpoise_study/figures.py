@@ -71,26 +71,44 @@ def scatter(group: Group) -> Figure:
 def trade_off(group: Group) -> Figure:
     """NLL after temperature scaling, and accuracy, against the work of a training step; bars are t intervals.
 
-    The better, the further to the bottom left, or to the top left.
+    A line joins those whose means nothing of less work reaches (the Pareto front). The better, the further to the
+    bottom left, or to the top left.
     """
     columns = {column.key: column for column in group.columns}
     rows = finished(group)
+    costs = [relative_cost(row.runs[0].cell.recipe) for row in rows]
     with themed():
-        figure = Figure(figsize=(2 * 5.2, 4.6), layout="constrained")
+        figure = Figure(figsize=(2 * 5.2, 5.8), layout="constrained")
         panels = figure.subplots(1, 2)
-        for axes, (key, scaled) in zip(panels, ((Key.NLL, True), (Key.ACCURACY, True)), strict=True):
-            points: list[Point] = []
-            for index, row in enumerate(rows):
-                x, y = relative_cost(row.runs[0].cell.recipe), _summary(row, columns[key], scaled=scaled)
-                colour = LIGHT.colour(index)
+        for axes, key in zip(panels, (Key.NLL, Key.ACCURACY), strict=True):
+            found = [_summary(row, columns[key], scaled=True) for row in rows]
+            front = _front(costs, [each.mean for each in found], falling=key is Key.NLL)
+            axes.step(
+                [costs[index] for index in front], [found[index].mean for index in front], where="post",
+                color=LIGHT.muted, linewidth=1, zorder=1, gid="front",
+            )  # fmt: skip
+            for index, (row, x, y) in enumerate(zip(rows, costs, found, strict=True)):
+                colour, name = LIGHT.colour(index), row.setting.variant or shown(row.label)
                 _whiskers(axes, [x], [y.mean], colour, upright=[(y.high - y.low) / 2])
-                axes.plot([x], [y.mean], marker(index), color=colour, markersize=7, gid=row.label)
-                points.append((x, y.mean, row.setting.variant or shown(row.label), colour))
-            title = "after temperature scaling" if key is Key.NLL else ""
-            axes.set(xlabel="FLOPs of training, over cross-entropy", ylabel=metric_title(KEY_INFO[key]), title=title)
+                axes.plot(
+                    [x], [y.mean], marker(index), color=colour, markersize=7, linestyle="none", label=name,
+                    gid=row.label,
+                )  # fmt: skip
+            scaled = ", after temperature scaling" if key is Key.NLL else ""
+            axes.set(xlabel="FLOPs of training, over cross-entropy", ylabel=metric_title(KEY_INFO[key]) + scaled)
             axes.margins(0.12)
-            label_points(figure, axes, points, paper=LIGHT.paper)
+        _legend_below(figure, most=4)
         return figure
+
+
+def _front(costs: Sequence[float], values: Sequence[float], *, falling: bool) -> list[int]:
+    """Places of those that are better than all that cost as much or less, in the order of cost."""
+    sign = 1 if falling else -1
+    front: list[int] = []
+    for index in sorted(range(len(costs)), key=lambda index: (costs[index], sign * values[index])):
+        if not front or sign * values[index] < sign * values[front[-1]]:
+            front.append(index)
+    return front
 
 
 def reliability(group: Group) -> Figure:
@@ -223,9 +241,9 @@ def _panels(figure: Figure, count: int, *, share_y: bool = False) -> list[Axes]:
     return list(figure.subplots(1, count, sharey=share_y, squeeze=False)[0])
 
 
-def _legend_below(figure: Figure) -> None:
+def _legend_below(figure: Figure, *, most: int = 5) -> None:
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5))
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), most))
 
 
 def _alpha(row: Row) -> float:
