@@ -27,7 +27,7 @@ def by_hand(recipe, *, transform=None, mix=None, weights=None):
     kept, _ = hold_out(len(images), size=recipe.data.validation, seed=recipe.seed)
     primary, *auxiliaries = recipe_models(recipe, classes=3, channels=3)(recipe.seed)
     groups = [{"params": list(primary.parameters()), "lr": options.lr}]
-    groups += [{"params": list(model.parameters()), "lr": options.auxiliary_lr} for model in auxiliaries]
+    groups += [{"params": list(model.parameters()), "lr": options.first_auxiliary_lr} for model in auxiliaries]
     optimizer = torch.optim.SGD(groups, momentum=options.momentum, weight_decay=options.weight_decay)
     losses = []
     for epoch in range(recipe.epochs):

@@ -89,6 +89,21 @@ def test_what_can_change_a_result_is_a_part_of_the_digest(other):
     assert other.digest != Recipe().digest
 
 
+@pytest.mark.parametrize(
+    ("method", "rate"), [("ce", 0.01), ("mte1", 0.01), ("mte2", 0.01), ("mte-lite", 0.05), ("nobody's", 0.01)]
+)
+def test_auxiliaries_learn_at_the_methods_rate_unless_told(method, rate):
+    recipe = Recipe(method=method)
+    assert recipe.optimizer_in_force.first_auxiliary_lr == rate
+    told = replace(recipe, optimizer=OptimizerOptions(auxiliary_lr=rate))
+    assert told.digest == recipe.digest
+    other = replace(recipe, optimizer=OptimizerOptions(auxiliary_lr=0.02))
+    assert other.optimizer_in_force.first_auxiliary_lr == 0.02
+    assert other.digest != recipe.digest
+    factor = replace(recipe, optimizer=OptimizerOptions(auxiliary_factor=0.5, lr=0.2))
+    assert factor.optimizer_in_force.first_auxiliary_lr == 0.1
+
+
 def test_a_default_that_changes_keeps_its_first_value_in_the_digest():
     @dataclass(frozen=True)
     class Before:

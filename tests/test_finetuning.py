@@ -67,7 +67,7 @@ def by_hand(file, found: Recipe, *, groups, optimizer=torch.optim.AdamW, factor=
         model.classifier.reset_parameters()
         models.append(in_double(model.train().to(memory_format=torch.channels_last)))
     options = found.optimizer
-    rates = [options.lr, options.auxiliary_lr if factor is None else factor * options.lr]
+    rates = [options.lr, 0.01 if factor is None else factor * options.lr]
     parts = []
     for model, rate, scheduled in zip(models, rates, (True, factor is not None), strict=True):
         for group in groups(model):

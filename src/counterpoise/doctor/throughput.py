@@ -120,7 +120,7 @@ class TakeTurns(L.Callback):
 
 def bare_loop(recipe: Recipe, images: Images) -> Callable[[int], None]:
     """MTE-1 written by hand, on batches that are on the device already; a function that takes so many steps."""
-    device, options, alpha = device_type(recipe.engine), recipe.optimizer, recipe.choice["alpha"]
+    device, options, alpha = device_type(recipe.engine), recipe.optimizer_in_force, recipe.choice["alpha"]
     build = recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
     primary, auxiliary = _ready(build(recipe.seed + 1), device)
     loader = MemoryLoader(
@@ -129,7 +129,7 @@ def bare_loop(recipe: Recipe, images: Images) -> Callable[[int], None]:
     batches: Iterator[tuple[Tensor, Tensor]] = cycle(
         [(part.images, part.labels) for part in islice(loader, _BARE_BATCHES)]
     )
-    optimizer = _bare_optimizer(options, {primary: options.lr, auxiliary: options.auxiliary_lr})
+    optimizer = _bare_optimizer(options, {primary: options.lr, auxiliary: options.first_auxiliary_lr})
 
     def steps(number: int) -> None:
         for inputs, labels in islice(batches, number):

@@ -11,6 +11,7 @@ from counterpoise.recipes.config import (
 )
 from counterpoise.recipes.methods import METHODS, Method
 from counterpoise.recipes.ranges import Range, with_values
+from counterpoise.recipes.savings import SavingOptions
 
 __all__ = [
     "METHODS",
@@ -24,5 +25,6 @@ __all__ = [
     "PruningOptions",
     "Range",
     "Recipe",
+    "SavingOptions",
     "with_values",
 ]

@@ -6,7 +6,7 @@ The text below a field is its help on the command line.
 import json
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from counterpoise._choices import SEVERITIES, TRANSFORMS
@@ -15,8 +15,9 @@ from counterpoise.models import Backbone
 from counterpoise.recipes.checks import corruption_names, negative, not_between_0_and_1, not_positive, refuse
 from counterpoise.recipes.combinations import method_problems
 from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest, first_name, first_value
-from counterpoise.recipes.methods import METHODS, method_named
+from counterpoise.recipes.methods import AUXILIARY_LR, METHODS, method_named
 from counterpoise.recipes.savings import SavingOptions, with_savings
+from counterpoise.recipes.versions import to_version_2
 
 if TYPE_CHECKING:
     from torch import nn
@@ -133,8 +134,8 @@ class OptimizerOptions:
     """sgd, adamw, or any optimizer of timm by its name there, such as lamb or nadamw."""
     lr: float = 0.1
     """Learning rate of the primary, and of every model of deep mutual learning."""
-    auxiliary_lr: float = 0.01
-    """Learning rate of the auxiliaries, which never decays."""
+    auxiliary_lr: float | None = field(default=None, metadata=first_value(AUXILIARY_LR))
+    """Learning rate of the auxiliaries, which never decays; None for the method's: 0.01, and of mte-lite 0.05."""
     auxiliary_factor: float | None = None
     """Learning rate of the auxiliaries as a factor of the primary's, which it then follows; None for auxiliary_lr."""
     layer_decay: float = 1.0
@@ -178,6 +179,13 @@ class OptimizerOptions:
         if sorted({0, *self.milestones}) != [0, *self.milestones]:
             problems.append(f"optimizer.milestones must increase, from 1 on, got {self.milestones}")
         refuse(problems)
+
+    @property
+    def first_auxiliary_lr(self) -> float:
+        """Learning rate that auxiliaries begin with, if no method has another."""
+        if self.auxiliary_factor is not None:
+            return self.auxiliary_factor * self.lr
+        return AUXILIARY_LR if self.auxiliary_lr is None else self.auxiliary_lr
 
 
 @dataclass(frozen=True)
@@ -348,6 +356,14 @@ class Recipe:
         """The recipe's, or, where it says nothing, those of the method."""
         return method_named(self.method).savings_with(self.savings)
 
+    @property
+    def optimizer_in_force(self) -> OptimizerOptions:
+        """The recipe's, with the method's learning rate of auxiliaries where it says nothing."""
+        if self.optimizer.auxiliary_lr is not None:
+            return self.optimizer
+        rate = METHODS[self.method].auxiliary_lr if self.method in METHODS else AUXILIARY_LR
+        return replace(self.optimizer, auxiliary_lr=rate)
+
     def objective(self, models: "Sequence[nn.Module]") -> "Objective":
         """The method's objective over networks, the primary first, with what auxiliaries leave out."""
         return method_named(self.method).build(with_savings(models, self.savings_in_force), **self.choice)
@@ -356,7 +372,8 @@ class Recipe:
     def digest(self) -> str:
         """SHA-256 of what can change a result; runs with the same digest are the same experiment."""
         # As it is read back, with a float wherever one is declared: 1 and 1.0 are the same value.
-        return config_digest(type(self).from_json(self.to_json()))
+        read = type(self).from_json(self.to_json())
+        return config_digest(replace(read, optimizer=read.optimizer_in_force))
 
     def to_json(self) -> str:
         """Strict JSON."""
@@ -366,23 +383,6 @@ class Recipe:
     def from_json(cls, text: str) -> "Recipe":
         """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
         return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: to_version_2})
-
-
-def to_version_2(document: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe of version 1 as version 2 has them, with the rules of that time.
-
-    They are those of initial weights, and of the validation rows of a stream.
-    """
-    names = {"held_out": "validation"}
-    data = {names.get(name, name): value for name, value in document.get("data", {}).items()}
-    if data.get("pipeline") == "stream":
-        data["validation_rows"] = "shuffled"
-    return document | {"initial_weights": "by-count", "data": data}
-
-
-def recipe_to_version_2(document: dict[str, Any]) -> dict[str, Any]:
-    """A document with a field `recipe` of version 1, with one of version 2."""
-    return document | {"recipe": to_version_2(document["recipe"])}
 
 
 def recipe_of_version_1(document: Mapping[str, Any]) -> Recipe:

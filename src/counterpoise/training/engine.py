@@ -65,7 +65,7 @@ def fit(
         as_module(objective).compile()
     module = ObjectiveModule(
         objective,
-        optimizer=recipe.optimizer,
+        optimizer=recipe.optimizer_in_force,
         epochs=recipe.epochs,
         pretrained=pretrained,
         ema=engine.ema,

@@ -53,8 +53,7 @@ def parameter_groups(objective: Objective, options: OptimizerOptions) -> list[Gr
     of L layers learns at `lr d^(L - l)`; the head, at `lr`. Frozen parameters take part in none of the divided groups.
     """
     follows = options.auxiliary_factor is not None
-    auxiliary_lr = options.auxiliary_lr if options.auxiliary_factor is None else options.auxiliary_factor * options.lr
-    groups = objective.parameter_groups(lr=options.lr, auxiliary_lr=auxiliary_lr)
+    groups = objective.parameter_groups(lr=options.lr, auxiliary_lr=options.first_auxiliary_lr)
     groups = [{"scheduled": True, "weight_decay": options.weight_decay} | group for group in groups]
     groups = [group | {"scheduled": group["scheduled"] or follows} for group in groups]
     if options.layer_decay == 1.0 and options.decay_norms:

@@ -30,8 +30,9 @@ from counterpoise._documents import from_document, to_document
 from counterpoise._extras import require
 from counterpoise._files import write_text
 from counterpoise._locks import Claim, claimed, holding, lock_of
-from counterpoise.recipes.config import LARGER_IS_BETTER, Recipe, ValidationMetric, recipe_to_version_2
+from counterpoise.recipes.config import LARGER_IS_BETTER, Recipe, ValidationMetric
 from counterpoise.recipes.ranges import Range, changed_fields, with_values
+from counterpoise.recipes.versions import recipe_to_version_2
 
 require("optuna", extra="tune", purpose="tuning")
 

@@ -7,7 +7,8 @@ from counterpoise.metrics import Key, Scores
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.protocol import Estimates
 from counterpoise.metrics.scores import BinTable, GroupScores
-from counterpoise.recipes.config import Recipe, recipe_to_version_2
+from counterpoise.recipes.config import Recipe
+from counterpoise.recipes.versions import recipe_to_version_2
 from counterpoise.scoring import fit_temperature, score_files
 from counterpoise.training.evaluation import ood_files, prediction_file, validation_metrics
 from counterpoise.training.folder import RunFolder

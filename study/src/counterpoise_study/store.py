@@ -22,7 +22,7 @@ from counterpoise._digests import SUMS, changed_in, read_sums
 from counterpoise._documents import Upgrade, from_document, to_document
 from counterpoise._files import write_text
 from counterpoise._locks import claimed, holding, is_claimed, lock_of
-from counterpoise.recipes.config import recipe_to_version_2
+from counterpoise.recipes.versions import recipe_to_version_2
 from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.folder import RunFolder
 from counterpoise_study.cells import STAGES, Progress, Task
