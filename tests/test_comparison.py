@@ -317,3 +317,30 @@ def test_the_error_of_a_rate_at_a_threshold_does_not_depend_on_how_coarse_the_ce
     slope = np.exp(-0.5 * (2 - 1.6449) ** 2) / np.exp(-0.5 * 1.6449**2)
     expected = np.sqrt((rate * (1 - rate) + slope**2 * 0.95 * 0.05) / samples)
     assert found == pytest.approx(expected, rel=0.3)
+
+
+@pytest.mark.parametrize("known", ["domain", "corruption"])
+def test_ids_that_come_again_in_every_domain_are_paired_within_it(tmp_path, known):
+    """Of clean samples by domain, of corrupted ones by what was done to them."""
+    labels, first, second = two_models(300, 9, sharper=1.5)
+    ids, kinds = np.arange(300) % 100, np.array(["fog", "snow", "blur"]).repeat(100)
+    found = []
+    for order in (np.arange(300), np.random.default_rng(0).permutation(300)):
+        for name, logits, rows in (("a", first, np.arange(300)), ("b", second, order)):
+            described = {known: kinds[rows].tolist()} | ({"severity": [3] * 300} if known == "corruption" else {})
+            table = Predictions.of(logits=logits[rows], labels=labels[rows], ids=ids[rows], **described)
+            write_predictions(tmp_path / f"{name}.parquet", table)
+        evaluation = score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"])
+        found.append(evaluation.comparison.differences[0].estimates["nll"])
+    straight, turned = found
+    assert (turned.low, turned.high) == pytest.approx((straight.low, straight.high), rel=1e-6)
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_a_number_of_any_size_is_the_same_id_as_its_text(number):
+    assert sample_keys(np.array([number])) == sample_keys([str(number)])
+
+
+def test_more_names_than_models_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="2 names for 1 models"):
+        score_files([tmp_path / "a.parquet"], names=["x", "y"])

@@ -352,3 +352,14 @@ def test_thresholds_of_other_shapes_are_none():
         replace(sets, by="class")
     with pytest.raises(ValueError, match="no score 'x'"):
         set_scores("x", torch.ones(2))
+
+
+def test_ranks_are_whole_numbers_and_ids_are_no_real_ones(tmp_path):
+    logits, labels = torch.randn(50, 3), torch.arange(50) % 3
+    sets = ConformalSets.fit(logits, labels, alpha=0.2, score="raps", free_ranks=np.int64(2))
+    sets.save(tmp_path / "sets.json")
+    assert ConformalSets.load(tmp_path / "sets.json") == sets
+    with pytest.raises(ValueError, match=r"free_ranks must be a whole number, got 2\.5"):
+        ConformalSets.fit(logits, labels, alpha=0.2, score="raps", free_ranks=2.5)
+    with pytest.raises(ValueError, match="ids must be integers or text, got real numbers"):
+        second_half(np.array([1.0, 2.0]))

@@ -10,10 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from counterpoise import compare, evaluate
 from counterpoise.cli import parse
 from counterpoise.cli.check import EXIT_MISSED, EXIT_UNDECIDED, read_rules
+from counterpoise.functional.intervals import wilson_interval
 from counterpoise.metrics.comparison import as_evaluation
 from counterpoise.metrics.estimates import Estimate
 from counterpoise.metrics.gate import Decision, Requirement, Verdict, decide, interval_level
@@ -64,7 +66,7 @@ def test_what_is_no_requirement_is_refused(text):
 def test_a_requirement_is_decided_by_the_whole_interval(at_most):
     logits, labels = logits_of(500)
     scores = as_evaluation(evaluate(logits=logits, labels=labels, level=0.9))
-    estimate = scores.models[0].estimates["accuracy"]
+    estimate = scores.models[0].estimates["nll"]
     eps = 1e-9
     expected = {
         estimate.high + eps: "met" if at_most else "missed",
@@ -72,12 +74,12 @@ def test_a_requirement_is_decided_by_the_whole_interval(at_most):
         estimate.low - eps: "missed" if at_most else "met",
     }
     for limit, outcome in expected.items():
-        (verdict,) = decide(scores, [Requirement("accuracy", at_most, limit)], level=0.95).verdicts
+        (verdict,) = decide(scores, [Requirement("nll", at_most, limit)], level=0.95).verdicts
         assert verdict.outcome == outcome
         assert verdict.more_samples is None  # decided, or so near that it may as well be a tie
     near = (0.1 * estimate.low + 0.9 * estimate.high, 0.9 * estimate.low + 0.1 * estimate.high)
     for limit in near:
-        (verdict,) = decide(scores, [Requirement("accuracy", at_most, limit)], level=0.95).verdicts
+        (verdict,) = decide(scores, [Requirement("nll", at_most, limit)], level=0.95).verdicts
         assert verdict.outcome == "undecided"
         assert verdict.more_samples > 0
 
@@ -89,8 +91,8 @@ def test_half_of_the_numbers_of_samples_that_are_named_are_too_small(distance):
     half, named = 1.6448536269514722, []
     for seen in np.random.default_rng(0).normal(distance, 1, 2000):
         estimate = Estimate(seen, seen - half, seen + half)
-        model = as_evaluation(replace(scores, estimates={"accuracy": estimate}))
-        (verdict,) = decide(model, [Requirement("accuracy", at_most=False, limit=0.0)], level=0.95).verdicts
+        model = as_evaluation(replace(scores, estimates={"nll": estimate}))
+        (verdict,) = decide(model, [Requirement("nll", at_most=False, limit=0.0)], level=0.95).verdicts
         if verdict.outcome == "undecided":
             named.append(math.inf if verdict.more_samples is None else 500 + verdict.more_samples)
     assert 1 / 1.5 < np.median(named) / max(500, 500 * (half / distance) ** 2) < 1.5
@@ -99,6 +101,43 @@ def test_half_of_the_numbers_of_samples_that_are_named_are_too_small(distance):
 def test_more_requirements_need_more_evidence():
     assert interval_level(1, level=0.95) == pytest.approx(0.9)
     assert interval_level(10, level=0.95) == pytest.approx(0.99)
+
+
+@pytest.mark.parametrize("requirements", [1, 5, 10])
+@pytest.mark.parametrize(("samples", "right"), [(100, 0.998), (1000, 0.9998), (2000, 0.995), (200, 0.9)])
+def test_the_accuracy_of_a_good_model_is_misjudged_no_more_often_than_promised(samples, right, requirements):
+    error = 0.05 / requirements
+    scores = evaluate(probabilities=[[0.9, 0.1]], labels=[0], level=1 - 2 * error)
+    rules = [Requirement("accuracy", at_most=False, limit=right)] * requirements
+    wrong = dict.fromkeys(("met", "missed"), 0.0)
+    for errors in range(min(samples, 60) + 1):
+        hits = samples - errors
+        low, high = wilson_interval(hits, samples, level=1 - 2 * error)
+        known = replace(scores, samples=samples, estimates={"accuracy": Estimate(hits / samples, low, high)})
+        decided = decide(as_evaluation(known), rules, level=0.95).outcome
+        if decided in wrong:
+            wrong[decided] += stats.binom.pmf(errors, samples, 1 - right)
+    assert all(chance <= 1.5 * error for chance in wrong.values()), wrong
+
+
+def test_a_limit_as_it_is_shown_is_refused_with_the_one_that_is_meant():
+    logits, labels = logits_of(100)
+    scores = as_evaluation(evaluate(logits=logits, labels=labels, level=0.9))
+    for rule, meant in {
+        "ece <= 5": "5% is 0.05",
+        "classwise_ece <= 5": "5 e-3 is 0.005",
+        "aurc <= 20": "20 e-3 is 0.02",
+        "mean_gap <= 5": "5 points is 0.05",
+    }.items():
+        with pytest.raises(ValueError, match=meant):
+            decide(scores, [Requirement.parsed(rule)], level=0.95)
+
+
+def test_intervals_that_err_too_often_decide_nothing():
+    logits, labels = logits_of(100)
+    scores = as_evaluation(evaluate(logits=logits, labels=labels, level=0.9))
+    with pytest.raises(ValueError, match=r"level 0\.9, .* need 0\.95: measure with level=0\.95"):
+        decide(scores, [Requirement.parsed("nll <= 1")] * 2, level=0.95)
 
 
 def test_differences_of_the_same_samples_are_paired_and_of_others_wider():
@@ -196,7 +235,7 @@ def test_rules_of_a_file_join_those_of_the_command(tmp_path, capsys):
         ([], "check needs requirements"),
         (["--require", "nll <= base"], "is about a base: name its predictions with --against"),
         (["--require", "necessity <= 1"], "there is no metric 'necessity' here; there are accuracy"),
-        (["--require", "ece <= 5"], "ece is a share, from 0 to 1; 5% is 0.05"),
+        (["--require", "ece <= 5"], "ece is at most 1; 5% is 0.05"),
         (["--require", "accuracy >= 95"], "95% is 0.95"),
     ],
 )
@@ -208,7 +247,7 @@ def test_what_cannot_be_checked_is_said(tmp_path, arguments, message):
 def test_any_metric_of_an_evaluation_can_be_required():
     logits, labels = logits_of(600)
     other = logits + 0.1 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
-    evaluation = compare({"base": {"logits": logits}, "new": {"logits": other}}, labels=labels, level=0.9)
+    evaluation = compare({"base": {"logits": logits}, "new": {"logits": other}}, labels=labels, level=0.999)
     alone = [Requirement(key, at_most=True, limit=1) for key in evaluation["new"]]
     relative = [Requirement(key, at_most=True, limit=0, relative=True) for key in evaluation["new"]]
     assert len(decide(evaluation, alone + relative, level=0.95).verdicts) == 2 * len(evaluation["new"])

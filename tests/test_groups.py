@@ -4,13 +4,16 @@ import csv
 import json
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import counterpoise
 from counterpoise.cli import parse
+from counterpoise.metrics import ScoreState
 from counterpoise.predictions import PredictionFileError, Predictions, write_predictions
 from counterpoise.scoring import score_files
 from counterpoise.scoring.units import MOST_GROUPS
@@ -134,3 +137,28 @@ def test_ood_files_need_no_such_column(columns, tmp_path):
 
 def test_the_command_takes_columns():
     assert parse(["evaluate", "p.csv", "--by", "region", "camera"]).by == ("region", "camera")
+
+
+@pytest.mark.parametrize(
+    ("values", "groups"),
+    [
+        (np.array([0, 1, 0, 1]), {"0", "1"}),
+        (torch.tensor([0, 1, 0, 1]), {"0", "1"}),
+        ([np.int64(0), np.int64(1), np.int64(0), np.int64(1)], {"0", "1"}),
+        (pd.Series(["a", None, "a", "b"]), {"a", "b", None}),
+        (pd.array(["a", None, "a", "b"], dtype="string"), {"a", "b", None}),
+        (pd.Series([1.0, None, None, 2.0]), {"1.0", "2.0", None}),
+    ],
+    ids=["array", "tensor", "scalars", "objects", "strings", "floats"],
+)
+def test_a_state_takes_columns_of_any_kind(values, groups):
+    state = ScoreState(classes=2)
+    state.update(probabilities=np.full((4, 2), 0.5), labels=[0, 1, 1, 0], columns={"device": values})
+    again = ScoreState.from_bytes(state.to_bytes())
+    assert {group.columns["device"] for group in again.compute().groups} == groups
+
+
+def test_a_state_takes_confidences_where_no_more_is_known():
+    state = ScoreState(classes=1)
+    state.update(confidence=[0.9, 0.8, 0.6], correct=[True, True, False])
+    assert state.compute()["accuracy"].value == pytest.approx(2 / 3)

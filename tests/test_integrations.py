@@ -7,7 +7,7 @@ import pytest
 import torch
 import torchmetrics
 
-from counterpoise import Stream
+from counterpoise import Stream, evaluate
 from counterpoise.integrations.torchmetrics import StreamedMetric
 from counterpoise.metrics import (
     ClasswiseCalibration,
@@ -107,3 +107,22 @@ def test_a_missing_extra_is_named():
     code = "import sys; sys.modules['torchmetrics'] = None; import counterpoise.integrations.torchmetrics"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'counterpoise[torchmetrics]'" in result.stderr
+
+
+def test_a_batch_of_padding_alone_loses_nothing():
+    metric, stream = StreamedMetric(Performance()), Stream(Performance())
+    (logits, labels), _ = batches()
+    metric(logits=logits, labels=labels)
+    stream.update(logits=logits, labels=labels)
+    of_batch = metric(logits=logits, labels=labels, valid=torch.zeros(len(labels), dtype=torch.bool))
+    assert all(value.isnan() for value in of_batch.values())
+    assert metric.estimates() == stream.compute()
+
+
+def test_confidences_are_streamed_where_no_more_is_known():
+    confidence, correct = torch.rand(40, generator=torch.Generator().manual_seed(1)), torch.arange(40) % 3 > 0
+    metric, stream = StreamedMetric(TopLabelCalibration()), Stream(TopLabelCalibration())
+    for each in (metric, stream):
+        each.update(confidence=confidence, correct=correct)
+    assert metric.estimates() == stream.compute()
+    assert stream.compute()["ece"].value == evaluate(confidence=confidence, correct=correct)["ece"].value

@@ -8,7 +8,7 @@ import torch
 
 import counterpoise
 from counterpoise.calibrators import TemperatureScaling
-from counterpoise.metrics import ScoreOptions
+from counterpoise.metrics import ScoreOptions, ScoreState
 from counterpoise.metrics.estimates import Key
 from counterpoise.metrics.keys import sample_keys
 from counterpoise.metrics.trial import MOST_SAMPLES, TrialSample
@@ -89,3 +89,25 @@ def test_a_temperature_that_is_none_is_refused(tmp_path, temperature):
     path = write(tmp_path / "a.parquet", **dict(zip(("logits", "labels"), drawn(0), strict=True)))
     with pytest.raises(ValueError, match="temperature must be positive"):
         score_files([path], temperature=temperature)
+
+
+def test_a_temperature_is_of_one_model(tmp_path):
+    logits, labels = drawn(3, n=60)
+    rows = [
+        [name, int(label), *row] for name in ("one", "two") for label, row in zip(labels, logits.tolist(), strict=True)
+    ]
+    head = ",".join(["model", "label", *(f"logit_{k}" for k in range(K))])
+    path = tmp_path / "two.csv"
+    path.write_text("\n".join([head, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    with pytest.raises(ValueError, match="it holds the models one, two"):
+        fit_temperature(path)
+
+
+def test_the_sample_is_kept_though_its_buffer_is_filled_again():
+    logits, labels = drawn(5, n=64)
+    kept, buffer = ScoreState(classes=K), ScoreState(classes=K)
+    kept.update(logits=logits.clone(), labels=labels.clone())
+    reused, reused_labels = logits.clone(), labels.clone()
+    buffer.update(logits=reused, labels=reused_labels)
+    reused.zero_(), reused_labels.zero_()
+    assert buffer.to_bytes() == kept.to_bytes()

@@ -112,6 +112,7 @@ class ConformalSets:
             free_ranks: of RAPS.
             u: `[n]` uniform on [0, 1], for randomised APS or RAPS; see `keyed_uniforms`.
         """
+        require_penalty(penalty, free_ranks)
         data = labelled_logits(logits, labels, impossible_labels=True)
         if by_class and slices is not None:
             raise ValueError("give by_class or slices, not both: slices named by class and slice have both")
@@ -133,7 +134,7 @@ class ConformalSets:
             samples=tuple(torch.bincount(category, minlength=categories).tolist()),
             slices=names,
             penalty=float(penalty),
-            free_ranks=free_ranks,
+            free_ranks=int(free_ranks),
             randomised=draws is not None,
         )
         found = torch.cat(

@@ -39,7 +39,10 @@ def second_half(ids: Any) -> Tensor:
 
 
 def _uniforms(ids: Any, *, person: str) -> Tensor:
-    texts: Iterable[str] = map(str, as_array(ids.cpu() if isinstance(ids, Tensor) else ids, "ids").tolist())
+    array = as_array(ids.cpu() if isinstance(ids, Tensor) else ids, "ids")
+    if array.dtype.kind == "f":
+        raise ValueError("ids must be integers or text, got real numbers, whose text is another; pass whole ones")
+    texts: Iterable[str] = map(str, array.tolist())
     start = blake2b(person.encode(), digest_size=8)
 
     def bits(text: str) -> int:

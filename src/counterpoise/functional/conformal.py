@@ -10,6 +10,7 @@ Reference: V. Vovk, A. Gammerman, G. Shafer, "Algorithmic learning in a random w
 
 import math
 from fractions import Fraction
+from numbers import Integral
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -118,6 +119,8 @@ def require_penalty(penalty: float, free_ranks: int) -> None:
     """Refuse what would not rank an unlikelier label as worse."""
     if not 0 <= penalty < math.inf:
         raise ValueError(f"penalty must be at least 0 and finite, got {penalty}")
+    if not isinstance(free_ranks, Integral):
+        raise ValueError(f"free_ranks must be a whole number, got {free_ranks!r}")
     if free_ranks < 0:
         raise ValueError(f"free_ranks must be at least 0, got {free_ranks}")
 
@@ -257,7 +260,7 @@ def candidate_thresholds(confidence: Tensor, correct: Tensor, *, risk: float, mo
     """
     values: Tensor = torch.unique(confidence).flip(0)
     if len(values) > most:
-        values = values[torch.linspace(0, len(values) - 1, most).round().long()]
+        values = values[torch.linspace(0, len(values) - 1, most, dtype=torch.float64).round().long()]
     if not len(values):
         return values
     accepted, errors = _counts(confidence, correct, values)

@@ -186,8 +186,11 @@ class MutualTransportClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # 
             raise ValueError(f"y row {row} is {y[row]!r}, a class that the classifier was not fitted to")
         if len(self.classes_) < 2:
             raise ValueError("the classifier was fitted to one class alone: there is nothing to evaluate")
-        names = [str(name) for name in self.classes_]
-        return evaluate(logits=log_probabilities, labels=np.searchsorted(self.classes_, y), class_names=names)
+        names = np.array([str(name) for name in self.classes_])
+        # By name: of classes such as 1 to 3, a label 1 could also be a place.
+        return evaluate(
+            logits=log_probabilities, labels=names[np.searchsorted(self.classes_, y)], class_names=names.tolist()
+        )
 
     def _objective(self, *, features: int) -> MutualTransport:
         auxiliaries = self.auxiliaries if self.auxiliaries is not None else partial(multilayer_perceptron, width=64)

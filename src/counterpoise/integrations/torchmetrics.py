@@ -1,6 +1,7 @@
 """Any metric as a `torchmetrics.Metric`, for Lightning's `self.log` and for `MetricCollection`."""
 
 import re
+from math import nan
 from typing import Any
 
 from torch import Tensor, float64, tensor
@@ -8,7 +9,7 @@ from torch import Tensor, float64, tensor
 from counterpoise._extras import require
 from counterpoise.metrics import Metric
 from counterpoise.metrics.inputs import prediction_table
-from counterpoise.metrics.protocol import Estimates
+from counterpoise.metrics.protocol import Estimates, NoSamplesError
 
 _torchmetrics = require("torchmetrics", extra="torchmetrics", purpose="the torchmetrics adapter")
 
@@ -46,13 +47,21 @@ class StreamedMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
         *,
         logits: Any = None,
         probabilities: Any = None,
+        confidence: Any = None,
         labels: Any = None,
+        correct: Any = None,
         valid: Any = None,
         in_distribution: Any = None,
     ) -> None:
         """Add a batch; arguments as in `counterpoise.Stream.update`."""
         table = prediction_table(
-            logits=logits, probabilities=probabilities, labels=labels, valid=valid, in_distribution=in_distribution
+            logits=logits,
+            probabilities=probabilities,
+            confidence=confidence,
+            labels=labels,
+            correct=correct,
+            valid=valid,
+            in_distribution=in_distribution,
         )
         sums = self.metric.sums(table.checked_rows())
         for name, own in self._names.items():
@@ -68,8 +77,12 @@ class StreamedMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
             return self._estimates()
 
     def compute(self) -> dict[str, Tensor]:
-        """All values as float64 scalars, by name."""
-        return {str(key): tensor(estimate.value, dtype=float64) for key, estimate in self._estimates().items()}
+        """All values as float64 scalars, by name; NaN of no samples, such as of a batch that is padding alone."""
+        try:
+            found = {str(key): estimate.value for key, estimate in self._estimates().items()}
+        except NoSamplesError:
+            found = {str(key): nan for key in self.metric.info}
+        return {key: tensor(value, dtype=float64) for key, value in found.items()}
 
     def _estimates(self) -> Estimates:
         """Of the states as they are, of one rank or of all."""

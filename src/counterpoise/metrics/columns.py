@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from counterpoise.metrics.keys import Keys, sample_keys
 
@@ -20,14 +21,16 @@ class Column(NamedTuple):
     values: Sequence[str | int]
 
     @classmethod
-    def of(cls, values: Iterable[str | int | None]) -> "Column":
-        """From one value a row; None is missing.
+    def of(cls, values: Iterable[Any]) -> "Column":
+        """From one value a row; None is missing, and so is what pandas writes for it, which is not equal to itself.
 
         >>> Column.of(["fog", None, "fog"])
         Column(codes=array([ 0, -1,  0]), values=['fog'])
         """
         codes: dict[str | int, int] = {}
-        column = [-1 if value is None else codes.setdefault(value, len(codes)) for value in values]
+        plain = values.tolist() if hasattr(values, "tolist") else values
+        python: Iterable[Any] = (each.item() if isinstance(each, np.generic | Tensor) else each for each in plain)
+        column = [-1 if _is_missing(value) else codes.setdefault(value, len(codes)) for value in python]
         return cls(np.array(column, np.int64), list(codes))
 
     def take(self, rows: Mask) -> "Column":
@@ -36,6 +39,14 @@ class Column(NamedTuple):
 
 
 Columns = Mapping[str, Column]
+
+
+def _is_missing(value: Any) -> bool:
+    """NaN is not equal to itself; whether pandas' NA is, cannot be said."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        return True
 
 
 def label_column(label: NDArray[Any], labels: int, names: Sequence[str] | None) -> Columns:

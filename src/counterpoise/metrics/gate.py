@@ -9,12 +9,16 @@ probability `level`, whatever the metrics have to do with each other (Bonferroni
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
+
 from counterpoise.functional.intervals import normal_quantile
+from counterpoise.functional.proportions import clopper_pearson
 from counterpoise.metrics.comparison import Evaluation
-from counterpoise.metrics.estimates import Estimate, MetricInfo
+from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
+from counterpoise.metrics.scores import Scores
 
 Outcome = Literal["met", "missed", "undecided"]
 
@@ -23,6 +27,8 @@ _RULE = re.compile(
     r"\s*(?P<metric>[A-Za-z_]\w*)\s*(?P<sign><=|>=)\s*"
     r"(?:(?P<base>base)\s*(?:(?P<direction>[+-])\s*(?P<margin>[0-9.eE+-]+))?|(?P<limit>[0-9.eE+-]+))\s*"
 )
+_FEW = 100
+"""Errors, or hits, from which on Wilson's interval is good to half of its error again, on either side."""
 _LARGEST_MEAN = 20.0
 """In standard errors: a distance that any sample would show."""
 
@@ -138,7 +144,9 @@ def decide(evaluation: Evaluation, requirements: Sequence[Requirement], *, level
     if base is None and (relative := [str(each) for each in requirements if each.relative]):
         raise ValueError(f"{relative[0]} is about a base, and there is none: --against BASE")
     differences = {} if evaluation.comparison is None else evaluation.comparison.differences[0].estimates
-    quantile = normal_quantile(interval_level(len(requirements), level=level))
+    needed = interval_level(len(requirements), level=level)
+    _require_level(evaluation.models, needed=needed)
+    quantile = normal_quantile(needed)
     verdicts = []
     for each in requirements:
         known = evaluation.models
@@ -149,6 +157,8 @@ def decide(evaluation: Evaluation, requirements: Sequence[Requirement], *, level
         paired = each.relative and each.metric in differences
         if each.relative:
             estimate = differences[each.metric] if paired else _apart(known[0][each.metric], estimate)
+        elif each.metric == Key.ACCURACY:
+            estimate = _exact(estimate, model.samples, error=(1 - needed) / 2)
         outcome = _outcome(each, estimate)
         more = _more_samples(estimate, each.limit, model.samples, quantile) if outcome == "undecided" else None
         verdicts.append(Verdict(each, outcome, estimate, paired, model.samples, more))
@@ -156,12 +166,35 @@ def decide(evaluation: Evaluation, requirements: Sequence[Requirement], *, level
 
 
 def _require_share(requirement: Requirement, info: MetricInfo) -> None:
-    """Refuse a limit in percent of what is a share: it would be met, or missed, whatever was measured."""
-    if info.unit == "%" and abs(requirement.limit) > 1:
+    """Refuse a limit as it is shown of what is a share: it would be met, or missed, whatever was measured."""
+    is_share = info.unit == "%" or (requirement.metric in KEY_INFO and info.scale > 1)
+    if is_share and abs(requirement.limit) > 1:
+        shown = f"{requirement.limit:g}{'' if info.unit == '%' else ' '}{info.unit}"
         raise ValueError(
-            f"{requirement}: {requirement.metric} is a share, from 0 to 1; {requirement.limit:g}% is "
-            f"{requirement.limit / 100:g}"
+            f"{requirement}: {requirement.metric} is at most 1; {shown} is {requirement.limit / info.scale:g}"
         )
+
+
+def _require_level(models: Sequence[Scores], *, needed: float) -> None:
+    """Refuse intervals that err more often than the decision may."""
+    for each in models:
+        if each.level < needed - 1e-9:
+            raise ValueError(
+                f"{each.source.name or 'the model'} has intervals of level {each.level:g}, and these requirements need "
+                f"{needed:g}: measure with level={needed:g}"
+            )
+
+
+def _exact(accuracy: Estimate, samples: int, *, error: float) -> Estimate:
+    """With few errors, one side of Wilson's interval errs more often than it says; the exact one does not."""
+    if math.isnan(accuracy.value):
+        return accuracy
+    right = round(accuracy.value * samples)
+    if min(right, samples - right) > _FEW:
+        return accuracy
+    hits, trials = (torch.tensor(float(count)) for count in (right, samples))
+    low, high = (float(limit) for limit in clopper_pearson(hits, trials, error=error))
+    return replace(accuracy, low=min(accuracy.low, low), high=max(accuracy.high, high))
 
 
 def _outcome(requirement: Requirement, estimate: Estimate) -> Outcome:

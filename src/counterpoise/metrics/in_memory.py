@@ -83,6 +83,8 @@ def evaluate(
         "ood_confidence": ood_confidence,
     }
     options = ScoreOptions(score=score, bins=bins, level=level, metrics=tuple(metrics), clustered=bool(multilabel))
+    if confidence is not None and correct is not None and labels is not None:
+        raise ValueError("beside confidence=, correct= says what is right; leave labels= out")
     table, ood = _tables(own, labels=labels, multilabel=multilabel, valid=valid, class_names=class_names)
     state, _ = _measured(table, ood, options, by=by)
     return _scores(state, table, name="")
@@ -225,6 +227,8 @@ def _measured(
     """The state of all samples, and where models are compared what is known of each, `[n, len(PAIRED)]`."""
     state, values = ScoreState(classes=table.classes, options=options), list[Tensor]()
     several = table.decisions > 1
+    if several and "label" in (by or {}):
+        raise ValueError("by: decisions about several labels have a column 'label' already; call yours by another name")
     groups = _groups(by or {}, len(table.values) // table.decisions)
     for batch, kept in table.batches():
         rows = kept.cpu().numpy()
@@ -242,7 +246,7 @@ def _measured(
 
 
 def _groups(by: Mapping[str, Iterable[Any]], samples: int) -> dict[str, Column]:
-    """Each column as codes; what pandas writes for missing values, which are not equal to themselves, as missing."""
+    """Each column as codes."""
     found = {}
     if marks := set(by) & set(MARKS_OF_CORRUPTION):
         name = min(marks)
@@ -251,21 +255,12 @@ def _groups(by: Mapping[str, Iterable[Any]], samples: int) -> dict[str, Column]:
             f"another name, such as by={{'{name}_': ...}}, or give `ScoreState.update` columns={{{name!r}: ...}}"
         )
     for name, values in by.items():
-        plain = values.tolist() if hasattr(values, "tolist") else values
-        found[name] = Column.of(None if _is_missing(value) else value for value in plain)
+        found[name] = Column.of(values)
         if len(found[name].codes) != samples:
             raise ValueError(
                 f"by: {name!r} must have a value for each of {samples} samples, got {len(found[name].codes)}"
             )
     return found
-
-
-def _is_missing(value: Any) -> bool:
-    """NaN is not equal to itself; whether pandas' NA is, cannot be said."""
-    try:
-        return bool(value != value)
-    except TypeError:
-        return True
 
 
 def _scores(state: ScoreState, table: PredictionTable, *, name: str) -> Scores:

@@ -244,7 +244,10 @@ def prediction_table(
         return table
     if kind == "confidence":
         return replace(table, labels=labels.reshape(-1).to(device))
-    indices = label_indices(labels, leading, classes=classes, names=None if multilabel else names).to(device)
+    counts = None if table.valid is None else table.valid.cpu().numpy()
+    indices = label_indices(labels, leading, classes=classes, names=None if multilabel else names, counts=counts).to(
+        device
+    )
     counted = table.kept()
     of_counted = indices if table.valid is None else indices[counted]
     _check_labels(of_counted, classes, table.first_row + counted, table.decisions)

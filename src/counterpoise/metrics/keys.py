@@ -13,6 +13,7 @@ from counterpoise._arrays import as_tensor
 Keys = NDArray[np.uint64]
 
 _GROUP_SALT, _PRIORITY_SALT = 0, 1
+_DIGITS = len(str(2**63))
 
 
 def sample_keys(ids: Any) -> Keys:
@@ -38,8 +39,11 @@ def sample_keys(ids: Any) -> Keys:
 
 def _of_text(text: str) -> bytes:
     # Another program may have kept the same numbers as text; "007" is no number that anybody kept so.
-    if text.isdecimal() and text.isascii() and len(text) < 19 and (text[0] != "0" or text == "0"):
-        return int(text).to_bytes(8, "little")
+    digits = text.removeprefix("-")
+    if digits.isdecimal() and digits.isascii() and len(digits) <= _DIGITS and (digits[0] != "0" or text == "0"):
+        number = int(text)
+        if -(2**63) <= number < 2**63:
+            return number.to_bytes(8, "little", signed=True)
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 

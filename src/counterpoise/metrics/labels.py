@@ -1,6 +1,7 @@
 """Labels as class indices, from integers, integral floats, booleans and text, one a sample."""
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,14 @@ _TEXT = "OUST"
 _NAMES_SHOWN = 8
 
 
-def label_indices(labels: Any, leading: torch.Size, *, classes: int, names: Sequence[Any] | None) -> Tensor:
+def label_indices(
+    labels: Any,
+    leading: torch.Size,
+    *,
+    classes: int,
+    names: Sequence[Any] | None,
+    counts: np.ndarray[Any, Any] | None = None,
+) -> Tensor:
     """Labels as int64 `[n]`; never rounded, and never read in one of two possible ways.
 
     Args:
@@ -21,8 +29,9 @@ def label_indices(labels: Any, leading: torch.Size, *, classes: int, names: Sequ
         leading: axes of the predictions before the classes.
         classes: K.
         names: of the classes; text is looked up in them.
+        counts: `[n]`, which entries count, or None where all do; the labels of others may be anything.
     """
-    found = _whole_numbers(labels, classes, names)
+    found = _whole_numbers(labels, classes, names, counts)
     if found.shape == (*leading, 1):
         found = found.squeeze(-1)
     if found.shape != leading:
@@ -35,15 +44,19 @@ def label_indices(labels: Any, leading: torch.Size, *, classes: int, names: Sequ
     return found.reshape(-1)
 
 
-def _whole_numbers(labels: Any, classes: int, names: Sequence[Any] | None) -> Tensor:
+def _whole_numbers(
+    labels: Any, classes: int, names: Sequence[Any] | None, counts: np.ndarray[Any, Any] | None
+) -> Tensor:
     tensors = isinstance(labels, Tensor) or (
         isinstance(labels, list | tuple) and any(isinstance(each, Tensor) for each in labels)
     )
     if not tensors:
-        labels = as_numbers(as_array(labels, "labels"))
+        labels = as_numbers(_without_others(as_array(labels, "labels"), counts))
         if labels.dtype.kind in _TEXT:
             return torch.from_numpy(_looked_up(labels, names))
     tensor = as_tensor(labels, "labels")
+    if tensors and counts is not None:
+        tensor = torch.from_numpy(_without_others(tensor.cpu().numpy(), counts)).to(tensor.device)
     if tensor.is_complex() or (tensor.dtype == torch.bool and classes != 2):
         raise ValueError(f"labels must be integer class indices, got {dtype_name(tensor)}")
     if tensor.is_floating_point():
@@ -56,10 +69,20 @@ def _whole_numbers(labels: Any, classes: int, names: Sequence[Any] | None) -> Te
     return _by_number(tensor.long(), names)
 
 
+def _without_others(labels: np.ndarray[Any, Any], counts: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
+    """What does not count as the first entry that does, so that it is one more of what is there anyway."""
+    if counts is None or labels.size != counts.size or counts.all() or not counts.any():
+        return labels
+    flat = labels.reshape(-1)
+    return np.where(counts, flat, flat[counts.argmax() : counts.argmax() + 1]).reshape(labels.shape)
+
+
 def _looked_up(labels: np.ndarray[Any, Any], names: Sequence[Any] | None) -> np.ndarray[Any, Any]:
     """Indices of text in the names."""
-    row = next((place for place in np.ndindex(labels.shape) if not isinstance(labels[place], str)), None)
-    if row is not None:
+    others = [place for place in np.ndindex(labels.shape) if not isinstance(labels[place], str)]
+    if others:
+        # Among numbers, what is none of them is at fault.
+        row = next((place for place in others if not isinstance(labels[place], Real)), others[0])
         odd = labels[row]
         raise ValueError(
             f"labels must hold real numbers, or text with class_names=; {_at(row)} is {odd!r:.40}, of type "
@@ -71,6 +94,9 @@ def _looked_up(labels: np.ndarray[Any, Any], names: Sequence[Any] | None) -> np.
             "names of the classes in the order of the columns"
         )
     places = {str(name): index for index, name in enumerate(names)}
+    if len(places) < len(names):
+        twice = next(str(name) for index, name in enumerate(names) if places[str(name)] != index)
+        raise ValueError(f"class_names has {twice!r} twice, so that a label {twice!r} could be of either")
     wrong = next((place for place in np.ndindex(labels.shape) if str(labels[place]) not in places), None)
     if wrong is not None:
         known = ", ".join(map(repr, list(places)[:_NAMES_SHOWN])) + (", ..." if len(places) > _NAMES_SHOWN else "")

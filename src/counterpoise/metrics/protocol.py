@@ -17,6 +17,13 @@ Sums = dict[str, Tensor]
 Estimates = dict[str, Estimate]
 
 
+class NoSamplesError(ValueError):
+    """A metric of nothing was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__("there are no samples: call update() before compute()")
+
+
 class Metric(Protocol):
     """What `evaluate`, `Stream` and `ScoreState` take.
 

@@ -15,6 +15,7 @@ from counterpoise.functional.calibration import BinSums
 from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES
 from counterpoise.functional.detection import RankCounts, merged_groups, rank_groups
 from counterpoise.functional.histogram import CELLS, cell_floor, exact_cells, histogram_cells, unit_or_score_cells
+from counterpoise.metrics.protocol import NoSamplesError
 
 _RANK_CELLS = 1024
 """Neighbouring cells are merged to so many before groups are left out."""
@@ -159,7 +160,7 @@ class Ranks:
     def confidence_cells(self) -> BinSums:
         """One cell for each distinct confidence, or those of the histogram, ascending."""
         if not self.samples:
-            raise ValueError("there are no samples: call update() before compute()")
+            raise NoSamplesError
         if self._counted is None:
             rows = self._columns()
             return exact_cells(rows.confidence, rows.hits)

@@ -38,7 +38,7 @@ from counterpoise.functional.intervals import (
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.options import ScoreOptions, require_count, require_level
-from counterpoise.metrics.protocol import Contrast, Estimates, Metric, Sums
+from counterpoise.metrics.protocol import Contrast, Estimates, Metric, NoSamplesError, Sums
 
 T = TypeVar("T")
 
@@ -320,7 +320,7 @@ def require_samples(count: Tensor) -> int:
     """The number of samples, refusing 0."""
     samples = int(count)
     if samples == 0:
-        raise ValueError("there are no samples: call update() before compute()")
+        raise NoSamplesError
     return samples
 
 

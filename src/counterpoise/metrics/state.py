@@ -87,10 +87,12 @@ class ScoreState:
         *,
         logits: Any = None,
         probabilities: Any = None,
+        confidence: Any = None,
         labels: Any = None,
+        correct: Any = None,
         valid: Any = None,
         ids: Any = None,
-        columns: Mapping[str, Iterable[str | int | None]] | None = None,
+        columns: Mapping[str, Iterable[Any]] | None = None,
         ood: str | None = None,
     ) -> None:
         """Add a batch.
@@ -98,14 +100,23 @@ class ScoreState:
         Args:
             logits: `[n, K]`; give these or `probabilities`.
             probabilities: `[n, K]`, rows summing to 1.
+            confidence: `[n]` of the predicted class, where no more is known: of a state for 1 class.
             labels: class indices `[n]`; without them, samples must be OOD.
+            correct: boolean `[n]` beside `confidence`, whether each prediction is right.
             valid: boolean `[n]`; rows where it is False are left out.
             ids: integers or text `[n]`, no two samples alike. They decide which jackknife group and which part of the
                 temperature trial a sample belongs to. Without them, samples are numbered as they come.
-            columns: descriptions `[n]` of the samples, by name; None where one is not stated.
+            columns: descriptions `[n]` of the samples, by name; None where one is not stated. OOD samples have none.
             ood: name of the OOD set that all samples of the batch belong to.
         """
-        table = prediction_table(logits=logits, probabilities=probabilities, labels=labels, valid=valid)
+        table = prediction_table(
+            logits=logits,
+            probabilities=probabilities,
+            confidence=confidence,
+            labels=labels,
+            correct=correct,
+            valid=valid,
+        )
         if table.classes != self.classes:
             raise ValueError(f"predictions have {table.classes} classes, the state is for {self.classes}")
         rows = len(table.values)

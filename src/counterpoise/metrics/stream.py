@@ -43,7 +43,9 @@ class Stream:
         *,
         logits: Any = None,
         probabilities: Any = None,
+        confidence: Any = None,
         labels: Any = None,
+        correct: Any = None,
         valid: Any = None,
         in_distribution: Any = None,
     ) -> None:
@@ -53,7 +55,13 @@ class Stream:
         batch (`unpadded`).
         """
         table = prediction_table(
-            logits=logits, probabilities=probabilities, labels=labels, valid=valid, in_distribution=in_distribution
+            logits=logits,
+            probabilities=probabilities,
+            confidence=confidence,
+            labels=labels,
+            correct=correct,
+            valid=valid,
+            in_distribution=in_distribution,
         )
         self.update_checked(table.checked_rows())
 

@@ -90,6 +90,8 @@ class TrialSample:
             return
         if len(kept) < len(priority):
             priority, rows = priority[kept], _taken(rows, kept)
+        else:  # whose memory somebody may fill with the next batch
+            rows = TrialRows(rows.logits.clone(), rows.labels.clone(), rows.groups)
         self._priority.append(priority)
         self._rows.append(TrialRows(rows.logits.cpu(), rows.labels.cpu(), rows.groups))
         self._held += len(priority)

@@ -1,6 +1,6 @@
 """From a batch of a file to its score state, and to what pairs its samples with those of other models."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -75,13 +75,30 @@ class FileBatch:
         keys = sample_keys(self.table.ids)
         return keys if self.file.has_ids else keys + np.uint64(self.shard << _SHARD_BITS)
 
+    def pairing_keys(self, corrupted: Mask, *, told_apart: Collection[str]) -> Keys:
+        """Equal for the same sample of another model: by its id, and by columns that both have.
+
+        Clean samples may have a corruption of severity 0, or none: only of corrupted ones it tells what they are.
+        """
+        found, table = self.keys, self.table
+        if not self.file.has_ids:
+            return found
+        if "domain" in told_apart:
+            found = mixed(found ^ _names(table.domain, len(table)), salt=_IDENTITY_SALT)
+        if "corruption" in told_apart:
+            found = np.where(corrupted, mixed(found ^ _names(table.corruption, len(table)), salt=_IDENTITY_SALT), found)
+        if "severity" in told_apart:
+            stated = np.full(len(table), MISSING_SEVERITY) if table.severity is None else table.severity
+            level = np.asarray(stated).astype(np.int64).view(np.uint64)
+            found = np.where(corrupted, mixed(found ^ level, salt=_IDENTITY_SALT), found)
+        return found
+
     def identities(self) -> Keys:
         """What tells a row from all others of its set: its id, and what was done to the sample."""
         found, table = self.keys, self.table
         for column in (table.data_set, table.domain, table.corruption):
             if column is not None:
-                names = sample_keys(np.array([*column.names, ""], dtype=object))
-                found = mixed(found ^ names[column.codes], salt=_IDENTITY_SALT)
+                found = mixed(found ^ _names(column, len(table)), salt=_IDENTITY_SALT)
         for numbers in (table.severity, table.in_distribution):
             if numbers is not None:
                 found = mixed(found ^ np.asarray(numbers).astype(np.int64).view(np.uint64), salt=_IDENTITY_SALT)
@@ -99,6 +116,7 @@ class BatchScorer:
         unnamed_ood: name of OOD samples that have none.
         label_of: where class names tell, the other model's index `[K]` of each class.
         labels_known: whether every model's labels are known, and not only which of its predictions are right.
+        told_apart: of domain, corruption and severity, what all models say of their samples.
     """
 
     classes: int
@@ -107,6 +125,7 @@ class BatchScorer:
     unnamed_ood: str
     label_of: NDArray[np.int64] | None = None
     labels_known: bool = True
+    told_apart: tuple[str, ...] = ()
 
     def score(self, batch: FileBatch) -> tuple[ScoreState, list[Marks]]:
         """The state of a batch, and marks where models are compared; changes nothing, so that threads can share it."""
@@ -128,8 +147,10 @@ class BatchScorer:
             columns = {name: column.take(labelled) for name, column in _columns(table).items()}
             state.add(checked, keys[labelled], columns=columns)
             if self.options.paired:
-                own = self._sample_keys(checked, keys[labelled], np.flatnonzero(labelled) % decisions)
-                marks += self._marks(checked, own, is_corrupted(columns, len(checked)))
+                corrupted = is_corrupted(_columns(table), len(labelled))
+                pairing = np.repeat(batch.pairing_keys(corrupted[::decisions], told_apart=self.told_apart), decisions)
+                own = self._sample_keys(checked, pairing[labelled], np.flatnonzero(labelled) % decisions)
+                marks += self._marks(checked, own, corrupted[labelled])
         for name, rows in self._ood_sets(batch, outside):
             checked = self._checked(batch, rows, labelled=False)
             state.add_ood(name, checked, keys[rows])
@@ -170,6 +191,12 @@ class BatchScorer:
             return
         for code in np.unique(column.codes[outside]).tolist():
             yield column.names[code] if code >= 0 else unnamed, outside & (column.codes == code)
+
+
+def _names(column: Category | None, rows: int) -> Keys:
+    """Of each row, a digest of what a column says of it."""
+    names = sample_keys(np.array([*([] if column is None else column.names), ""], dtype=object))
+    return names[np.full(rows, -1) if column is None else column.codes]
 
 
 def require_score(file: PredictionFile, score: str) -> None:

@@ -24,6 +24,7 @@ from counterpoise.predictions import (
     Reading,
     find_shards,
 )
+from counterpoise.predictions.names import GROUPED
 from counterpoise.predictions.shards import Form
 from counterpoise.scoring.batches import CLEAN, CORRUPTED, OOD_SET, BatchScorer
 from counterpoise.scoring.join import Joined, SampleJoin
@@ -103,6 +104,8 @@ def score_files(
         raise ValueError(f"temperature must be positive, got {temperature}")
     if not paths:
         raise ValueError("give at least one file of predictions")
+    if len(names) > len(paths):
+        raise ValueError(f"there are {len(names)} names for {len(paths)} models")
     given = [*names, *[None] * (len(paths) - len(names))]
     sets = [
         each for path, name in zip(paths, given, strict=True) for each in models_of(find_shards(path), name, reading)
@@ -188,6 +191,7 @@ def _all_files(paths: Sequence[Location]) -> list[FilePath]:
 def _jobs(models: Sequence[Model], options: ScoreOptions, temperature: float) -> Iterator[ModelJob]:
     """How the files of each model are read and scored; what its samples are paired by hangs on all models."""
     labels_known = all(model.kind != "confidence" for model in models)
+    told_apart = tuple(name for name in GROUPED if all(name in model.first.layout.descriptive for model in models))
     for model in models:
         several = model.kind == "multilabel"
         scorer = BatchScorer(
@@ -197,6 +201,7 @@ def _jobs(models: Sequence[Model], options: ScoreOptions, temperature: float) ->
             unnamed_ood=OOD,
             label_of=label_indices(model.header, models[0].header),
             labels_known=labels_known,
+            told_apart=told_apart,
         )
         yield ModelJob(model.reading, Form.of(model.first), model.first.layout, scorer)
 

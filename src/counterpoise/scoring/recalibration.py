@@ -29,6 +29,8 @@ def fit_temperature(path: Location) -> TemperatureScaling:
         row = 0
         if file.kind not in KINDS:
             raise ValueError(f"{file.path}: a temperature is fitted to {' or '.join(KINDS)}, and it holds {file.kind}")
+        if len(models := file.models()) > 1:
+            raise ValueError(f"{file.path}: it holds the models {', '.join(models)}; write the one to fit to a file")
         for table in file.batches():
             rows = clean_rows(table)
             try:
