@@ -188,6 +188,11 @@ def _resolved(path: FilePath) -> FilePath:
 
 
 def _named(argument: str) -> tuple[str | None, str]:
-    """NAME=PATH taken apart; a path that exists is never a name."""
+    """NAME=PATH taken apart; a path that exists is never a name, and neither is what a path or an address goes on.
+
+    >>> _named("mte=runs/a.csv"), _named("days/day=1/*.csv"), _named("s3://bucket/a.csv?region=eu")
+    (('mte', 'runs/a.csv'), (None, 'days/day=1/*.csv'), (None, 's3://bucket/a.csv?region=eu'))
+    """
     name, is_named, path = argument.partition("=")
-    return (name, path) if is_named and name and path and not Path(argument).exists() else (None, argument)
+    is_name = is_named and name and path and not {*"/\\?"} & {*name} and not Path(argument).exists()
+    return (name, path) if is_name else (None, argument)

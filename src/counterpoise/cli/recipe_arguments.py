@@ -49,7 +49,8 @@ def started_with(arguments: Sequence[str]) -> tuple[str, Recipe] | None:
     """What a training starts with: a recipe, or images of one's own and the recipe that `--recipe` names."""
     chosen = _value_of("--recipe", arguments)
     first = arguments[0] if arguments else "-"
-    if first == DEFAULT_FOR_PATHS and chosen is None and not {"-h", "--help", "--data.name"} & set(arguments):
+    named = _value_of("--data.name", arguments) is not None
+    if first == DEFAULT_FOR_PATHS and chosen is None and not named and not {"-h", "--help"} & set(arguments):
         raise ValueError(f"{first} is for images of your own: counterpoise train PATH --recipe {first}")
     if first.startswith("-") or (chosen is None and (first in RECIPES or not is_path(first))):
         return named_recipe("train", arguments)

@@ -83,3 +83,12 @@ def _held_out_count(rows: int, size: int | float) -> int:
     if not 0 < count < rows:
         raise ValueError(f"cannot hold out {count} of {rows} rows and train on the others")
     return count
+
+
+def evenly(total: int, count: int) -> Tensor:
+    """Positions of so many rows, evenly from all.
+
+    >>> evenly(10, 3)
+    tensor([0, 3, 6])
+    """
+    return torch.arange(count) * total // count

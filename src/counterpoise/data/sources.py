@@ -230,7 +230,9 @@ def _of_stored(name: str, shown: str, files: Mapping[str, tuple[str, ...]]) -> D
     if first.suffix.lower() != _TAR:
         return DataSource(_unknown(name), "parquet", shown, files)
     beside = first.with_name(CLASSES_FILE)
-    classes = tuple(beside.read_text(encoding="utf-8").splitlines()) if beside.is_file() else ()
+    classes = tuple(beside.read_text(encoding="utf-8-sig").rstrip().splitlines()) if beside.is_file() else ()
+    if "" in classes:
+        raise ValueError(f"{beside}, line {classes.index('') + 1}: there is no name of a class; write one on each line")
     return DataSource(_unknown(name, classes), "webdataset", shown, files)
 
 
@@ -307,7 +309,9 @@ def _classes_in(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     folders = [each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")]
-    return [each.name for each in folders if any(pictures_in(folder, each.name)) or not any(each.iterdir())]
+    full = [each.name for each in folders if any(pictures_in(folder, each.name))]
+    # A class without an image is one among others; beside images alone, an empty folder is none.
+    return full + [each.name for each in folders if not any(each.iterdir())] if full else []
 
 
 def _unknown(name: str, classes: tuple[str, ...] = ()) -> ImageSet:

@@ -48,10 +48,16 @@ class AmbiguousTableError(ValueError):
     def as_commands(self, arguments: Sequence[str]) -> str:
         """The question with complete commands: the arguments that were given, with each address in place of the one."""
         commands = (
-            shlex.join(["counterpoise", *(other if word == self.address else word for word in arguments)])
-            for other in self.addresses
+            shlex.join(["counterpoise", *(self._with(other, word) for word in arguments)]) for other in self.addresses
         )
         return "\n".join([f"{self.problem}. Run", *(f"  {command}" for command in commands)])
+
+    def _with(self, other: str, word: str) -> str:
+        """A word of a command, which may be `--option=ADDRESS`, with another address."""
+        option, is_one, value = word.partition("=")
+        if is_one and option.startswith("--") and value == self.address:
+            return f"{option}={other}"
+        return other if word == self.address else word
 
 
 @dataclass(frozen=True)
@@ -124,13 +130,20 @@ def read_table(address: str, *, labelled: bool = False) -> PathTable:
     return PathTable(paths, columns.get("label", []), _splits(columns.get("split", []), name))
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
+
+
 def require_files(table: PathTable, address: str) -> None:
     """Refuse paths that lead nowhere, by the row of the first."""
-    missing = [(row, path) for row, path in enumerate(table.paths) if not path.is_file()]
+    missing = [(row, path) for row, path in enumerate(table.paths) if not _is_file(path)]
     if missing:
         row, path = missing[0]
         remedy = "mend them, or leave these rows out"
-        if folder := next((each for each in sorted(path.parent.glob("*/")) if (each / path.name).is_file()), None):
+        if folder := next((each for each in sorted(path.parent.glob("*/")) if _is_file(each / path.name)), None):
             remedy = f"write them as {folder.name}/{path.name}, or move the table there"
         raise ValueError(
             f"{parts_of(address)[0]}, row {row}: there is no file {path} ({len(missing):,} of {len(table.paths):,} are "
@@ -142,9 +155,13 @@ def _text(path: Path) -> tuple[list[str], Values]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
-    first = text.split("\n", 1)[0]
+        raise ValueError(
+            f"{path} is no UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}; save it as CSV UTF-8"
+        ) from None
+    first, _, rest = text.partition("\n")
     delimiter = max(_DELIMITERS, key=first.count) if path.suffix.lower() == ".csv" else "\t"
+    if (stated := first.strip()).startswith("sep=") and len(stated) == len("sep=") + 1:  # as Excel writes it
+        text, delimiter = rest, stated[-1]
     try:
         rows = [row for row in csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True) if any(row)]
     except csv.Error as error:

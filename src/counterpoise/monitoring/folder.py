@@ -109,8 +109,15 @@ def update(
         assert column is not None  # noqa: S101
         pieces = pieces_of(file, time=column, every=reference.every, first=reference.first, progress=progress)
         with ThreadPoolExecutor(_WRITERS) as writers:
-            for piece, new in writers.map(lambda piece: (piece, write_piece(folder, piece, reference)), pieces):
+            for piece, (new, others) in writers.map(
+                lambda piece: (piece, write_piece(folder, piece, reference)), pieces
+            ):
                 kept += new
+                if others:
+                    notices.append(
+                        f"{stamp_of(piece.window, reference.every)}: {piece.counts.labelled:,} labels are not added to "
+                        "those that are there for the same predictions; give all that are known in one file"
+                    )
                 windows.add(piece.window)
                 rows += piece.counts.samples
                 labelled += piece.counts.labelled

@@ -128,8 +128,8 @@ def read_reference(folder: str | Path) -> Reference:
     return found
 
 
-def write_piece(folder: str | Path, piece: Piece, reference: Reference) -> bool:
-    """Keep a piece, and say whether it was new; one with fewer labels than what is there says nothing new."""
+def write_piece(folder: str | Path, piece: Piece, reference: Reference) -> tuple[bool, bool]:
+    """Keep a piece unless as many labels are there; whether it was kept, and whether those are others than its own."""
     target = Path(folder) / WINDOWS
     target.mkdir(exist_ok=True)
     stamp = stamp_of(piece.window, reference.every)
@@ -145,14 +145,16 @@ def write_piece(folder: str | Path, piece: Piece, reference: Reference) -> bool:
         for path in target.glob(f"{stamp}-{piece.source}-*.json")
         if not path.is_symlink()
     ]
+    as_many = {each.labels for each in before if each.labelled >= own.labelled}
+    others = piece.counts.labelled > 0 and bool(as_many) and piece.labels not in as_many
     if any(each >= own for each in before):
-        return False
+        return False, others
     stored = _StoredPiece(stamp, piece.source, piece.labels, StoredCounts.of(piece.counts))
     write_text(target / own.name, to_document(stored, schema=_PIECE_SCHEMA, version=_VERSION, indent=None))
     for each in before:  # what this one replaces; a reader that saw the name looks again
         with suppress(OSError):
             (target / each.name).unlink(missing_ok=True)
-    return True
+    return True, others
 
 
 def windows_of(

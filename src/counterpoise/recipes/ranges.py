@@ -21,6 +21,7 @@ _ONE_DEVICE = "stays 1: a trial runs on one device, and several processes share 
 NOT_SEARCHED = {
     "seed": _OTHER_IMAGES,
     "data.validation": _OTHER_IMAGES,
+    "data.test": _OTHER_IMAGES,
     "data.limit": _OTHER_IMAGES,
     "engine.devices": _ONE_DEVICE,
     "engine.auxiliary_devices": "stays 0: a trial runs on one device, and several processes share a search",

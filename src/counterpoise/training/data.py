@@ -12,6 +12,7 @@ from counterpoise.data.augment import Augmentation
 from counterpoise.data.balance import class_weights
 from counterpoise.data.chunks import UNLABELLED, class_places
 from counterpoise.data.decode import Survey, UnreadableImageError
+from counterpoise.data.holding_out import evenly
 from counterpoise.data.images import Images, decoded_rows, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.data.row_groups import class_counts, open_split, rows_of
@@ -118,7 +119,9 @@ def from_images(
     held = tested = None
     if test is None and options.test is not None:
         kept, tested = held_out(images.labels, size=options.test, seed=TEST_SEED, stratify=options.stratify)
-        test = partial(images.take, tested[: recipe.evaluation.images])
+        most = recipe.evaluation.images
+        few = options.spread and most is not None and most < len(tested)
+        test = partial(images.take, tested[evenly(len(tested), most) if few and most else slice(most)])
     if validation is None:
         rest, chosen = held_out(
             images.labels[kept],
@@ -129,8 +132,9 @@ def from_images(
         )
         kept, held = kept[rest], kept[chosen]
         validation = images.take(held)
-    validation = normalised_for(recipe, validation)
-    require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
+    else:
+        require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
+        validation = _like_training(validation, images)
     _require_steps(recipe, len(kept))
     training = images.take(kept)
     transforms, mixing = _transforms(recipe, training), _mixing(recipe, training)
@@ -162,6 +166,14 @@ def from_images(
     )
 
 
+def _like_training(validation: Images, training: Images) -> Images:
+    """Validation images with the classes of the training images, in their order, and normalised as they are."""
+    require_same_kind(validation, shape=training.pixels.shape[1:], classes=training.classes)
+    places = torch.from_numpy(class_places(validation.classes, training.classes, where=validation.name))
+    labels = places[validation.labels]
+    return replace(validation, labels=labels, classes=training.classes, mean=training.mean, std=training.std)
+
+
 def _streamed(
     recipe: Recipe, *, root: Path | None, test: Callable[[], Images], ood: Mapping[str, Callable[[], Images]]
 ) -> RunData:
@@ -171,7 +183,7 @@ def _streamed(
     opened = open_split(source, "train", domain=options.domain, progress=told)
     total = opened.taking_part
     if options.limit is not None and options.limit < total:
-        chosen = opened.numbers(_spread(total, options.limit)) if options.spread else None
+        chosen = opened.numbers(evenly(total, options.limit)) if options.spread else None
         opened = opened.head(options.limit) if chosen is None else opened.only(chosen)
         total = options.limit
     held = held_out_rows(total, size=options.validation, seed=recipe.seed, rule=options.held_out_rule)
@@ -236,6 +248,9 @@ def _decided_by(recipe: Recipe) -> dict[str, object]:
     return {"seed": recipe.seed, "batch": recipe.batch, "evaluation.images": recipe.evaluation.images} | options
 
 
+_SKIPPING = "remove it, or leave out what cannot be read: --data.unreadable skip"
+
+
 def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) -> None:
     """Look at one image of every set that is predicted after training, so that nothing is trained in vain."""
     shape, most = validation.pixels.shape[1:], recipe.evaluation.images
@@ -251,7 +266,8 @@ def require_evaluable(recipe: Recipe, validation: Images, *, root: Path | None) 
                 f"the test images of {test.name} have no labels, so that nothing could be measured on them"
             )
     for name in recipe.evaluation.ood:
-        require_same_kind(_ood_images(recipe, name, root=root, limit=1), shape=shape, classes=None)
+        limit = most if resolve(name, root=root).kind in FILES else 1
+        require_same_kind(_ood_images(recipe, name, root=root, limit=limit), shape=shape, classes=None)
 
 
 def normalised_for(recipe: Recipe, images: Images) -> Images:
@@ -298,7 +314,7 @@ def _stored_images(
             progress=reading(f"{options.name}, {split}"),
         )
     except UnreadableImageError as error:
-        raise ValueError(f"{error}; remove it, or leave out what cannot be read: --data.unreadable skip") from None
+        raise ValueError(f"{error}; {_SKIPPING}") from None
     if survey is None:
         _say_left_out(found)
     return images
@@ -314,7 +330,7 @@ def stored_ids(options: DataOptions, split: str, *, root: Path | None, limit: in
     every = _every_id(options, split, root=root)
     if limit is None or limit >= len(every):
         return every
-    return every[_spread(len(every), limit)] if options.spread else every[:limit]
+    return every[evenly(len(every), limit)] if options.spread else every[:limit]
 
 
 def _every_id(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
@@ -326,19 +342,13 @@ def _every_id(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
     return sample_ids(options.name, split, root=root, domain=options.domain)
 
 
-def _spread(total: int, count: int) -> Tensor:
-    """Positions of so many rows, evenly from all.
-
-    >>> _spread(10, 3)
-    tensor([0, 3, 6])
-    """
-    return torch.arange(count) * total // count
-
-
 def _ood_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:
     split = ood_split(name, root=root)
     survey = Survey(skip=recipe.data.unreadable == "skip")
-    images = load_images(name, split, root=root, limit=limit, size=recipe.data.size, survey=survey)
+    try:
+        images = load_images(name, split, root=root, limit=limit, size=recipe.data.size, survey=survey)
+    except UnreadableImageError as error:
+        raise ValueError(f"{error}; {_SKIPPING}") from None
     _say_left_out(survey)
     # Sets of one name would be scored as one: near/test.parquet and far/test.parquet.
     names = [resolve(other, root=root).info.name for other in recipe.evaluation.ood]
@@ -350,6 +360,8 @@ def require_same_kind(images: Images, *, shape: tuple[int, ...], classes: tuple[
     found = images.pixels.shape[1:]
     if found != shape:
         remedy = f"resize them with --size {shape[2]} (of a recipe: data.size), or use another set"
+        if shape[1] != shape[2]:
+            remedy = f"resize them to {shape[2]} x {shape[1]} beforehand, or use another set"
         if found[0] != shape[0]:
             remedy = f"use a set whose images have {shape[0]} channel{'s' if shape[0] > 1 else ''}"
         theirs, ours = (f"{each[2]} x {each[1]} x {each[0]}" for each in (found, shape))
@@ -366,10 +378,8 @@ def _require_steps(recipe: Recipe, rows: int) -> None:
     pruned = int(recipe.pruning.share * rows) if METHODS[recipe.method].prunes else 0
     if rows - pruned < recipe.batch:
         left = f"{rows} training images" + (f" but {pruned} that are pruned" if pruned else "")
-        raise ValueError(
-            f"a batch of {recipe.batch} is more than the {left}; choose a smaller batch (--batch {max(1, rows // 2)}), "
-            "or hold out fewer images"
-        )
+        smaller = f"choose a smaller batch (--batch {max(1, (rows - pruned) // 2)}), or hold out fewer images"
+        raise ValueError(f"a batch of {recipe.batch} is more than the {left}; {smaller}")
 
 
 def augmentation(recipe: Recipe, images: Images) -> Augmentation | None:

@@ -17,6 +17,7 @@ from counterpoise._digests import digest_path, is_vouched
 from counterpoise._files import FilePath, write_text
 from counterpoise.data.chunks import class_places
 from counterpoise.data.corruptions import corrupted
+from counterpoise.data.holding_out import evenly
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.export.card import Card
@@ -28,7 +29,7 @@ from counterpoise.models.backbone import RANDOM
 from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.recipes.checks import corruption_names
-from counterpoise.recipes.config import EvaluationOptions, ValidationMetric
+from counterpoise.recipes.config import EvaluationOptions, Recipe, ValidationMetric
 from counterpoise.scoring import Progress, score_files
 from counterpoise.scoring.batches import checked_rows, clean_rows
 from counterpoise.training.data import RunData, require_same_kind
@@ -120,7 +121,7 @@ def predict(
     with PredictionWriter(path) as writer:
         for number, (corruption, severity) in enumerate(variants):
             say(f"predicting {images.name}, {split}" + (f", {corruption} {severity}" if corruption else ""))
-            shown = images if corruption is None else _corrupted(images, corruption, severity, options)
+            shown = images if corruption is None else _corrupted(images, corruption, severity, trained.recipe)
             loader = MemoryLoader(
                 shown, batch=options.batch, seed=0, augmentation=None, shuffle=False, drop_last=False, device=device
             )
@@ -235,7 +236,10 @@ def _as_inputs(images: Images, trained: Trained, *, ood: bool) -> Images:
     if ood:
         labels = torch.full_like(images.labels, MISSING_LABEL)
     else:
-        places = class_places(images.classes, trained.classes, where=images.name)
+        numbered = images.classes == tuple(map(str, range(len(images.classes))))
+        # Where files name no classes, labels are by the model's.
+        known = trained.classes if numbered and len(images.classes) <= len(trained.classes) else images.classes
+        places = class_places(known, trained.classes, where=images.name)
         labels = torch.from_numpy(places)[images.labels]
     return replace(images, labels=labels, classes=trained.classes, mean=trained.mean, std=trained.std)
 
@@ -255,6 +259,7 @@ def _corrupted_count(images: Images, options: EvaluationOptions) -> int:
     return len(images) if options.corrupted_images is None else min(len(images), options.corrupted_images)
 
 
-def _corrupted(images: Images, corruption: str, severity: int, options: EvaluationOptions) -> Images:
-    part = images.take(torch.arange(_corrupted_count(images, options)))
+def _corrupted(images: Images, corruption: str, severity: int, recipe: Recipe) -> Images:
+    count = _corrupted_count(images, recipe.evaluation)
+    part = images.take(evenly(len(images), count) if recipe.data.spread else torch.arange(count))
     return replace(part, pixels=corrupted(part.pixels, corruption, severity, seed=0, ids=part.ids))

@@ -64,6 +64,10 @@ class ObjectiveModule(L.LightningModule):
         self.epochs = epochs
         self.sharded = sharded
         self.pretrained = pretrained
+        # Frozen by whoever made the networks, for good; by identity, which lasts where trunks are thawed.
+        self._constant = {
+            id(each) for model in objective.models for each in model.parameters() if not each.requires_grad
+        }
         self.latest = ObjectiveOutput()
         self.validation: dict[str, float] = {}
         self._streams = measuring_streams()
@@ -93,7 +97,12 @@ class ObjectiveModule(L.LightningModule):
         if not self.options.frozen_epochs:
             return []
         frozen = zip(self.objective.models, self.pretrained, strict=True)
-        return [parameter for model, known in frozen if known for parameter in trunk_parameters(model)]
+        return [
+            parameter
+            for model, known in frozen
+            for parameter in (trunk_parameters(model) if known else [])
+            if id(parameter) not in self._constant
+        ]
 
     def configure_model(self) -> None:
         """Share the work with the other ranks."""

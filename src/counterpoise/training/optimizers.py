@@ -72,6 +72,8 @@ def _divided(group: Group, objective: Objective, options: OptimizerOptions) -> l
     """A group by models, layers and decay; parameters that no model's layers hold stay together at the end."""
     members, taken, found = {id(parameter) for parameter in group["params"]}, set[int](), list[Group]()
     for index, model in enumerate(objective.models):
+        if not any(parameter.requires_grad and id(parameter) in members for parameter in model.parameters()):
+            continue  # one that learns nothing, or elsewhere
         for layer, part in enumerate(_parts(model, options)):
             inside = [parameter for parameter in part["params"] if id(parameter) in members]
             if inside:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from counterpoise.data.sources import resolve
 from counterpoise.recipes.config import EngineOptions, Recipe
-from counterpoise.recipes.methods import method_named
+from counterpoise.recipes.methods import AUXILIARY_LR, method_named
 
 
 def require_possible(recipe: Recipe, *, root: Path | None, named: bool = True) -> None:
@@ -16,6 +16,22 @@ def require_possible(recipe: Recipe, *, root: Path | None, named: bool = True) -
     require_loggers(recipe)
     for name in (recipe.data.name, *recipe.evaluation.ood) if named else ():
         resolve(name, root=root)
+
+
+def require_no_conflict(recipe: Recipe) -> None:
+    """Refuse options of which one would be passed over."""
+    options = recipe.optimizer
+    if options.auxiliary_factor is not None and options.auxiliary_lr not in (None, AUXILIARY_LR):
+        raise ValueError(
+            f"optimizer.auxiliary_lr, {options.auxiliary_lr:g}, has no effect beside optimizer.auxiliary_factor, "
+            f"{options.auxiliary_factor:g}, which makes auxiliaries follow the primary's rate; leave one of them out, "
+            "such as by --optimizer.auxiliary-factor None"
+        )
+    if recipe.patience is not None and recipe.engine.monitor != "nll":
+        raise ValueError(
+            f"engine.monitor has no effect where the epoch of the lowest validation NLL ships: leave out "
+            f"--engine.monitor {recipe.engine.monitor}, or take --patience None"
+        )
 
 
 def require_processes(engine: EngineOptions) -> None:

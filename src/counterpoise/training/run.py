@@ -51,7 +51,8 @@ from counterpoise.training.networks import (
     metadata_of,
     recipe_models,
 )
-from counterpoise.training.preflight import require_possible
+from counterpoise.training.optimizers import build_optimizer
+from counterpoise.training.preflight import require_no_conflict, require_possible
 from counterpoise.training.progress import say
 from counterpoise.training.splits import keep_split, require_same_split
 from counterpoise.training.sums import fault_of_weights, reopen, vouch
@@ -83,6 +84,7 @@ def train(
     settle_rank(recipe.engine.processes)
     if is_first_process():
         require_new(run)
+    require_no_conflict(recipe)
     plan = _prepared(recipe, run, root=root, models=models, data=data)
     if not is_first_process():
         return _complete(plan, page=page)
@@ -213,6 +215,7 @@ def _prepared(
     # Before savings take networks apart.
     require_same_images(built, shape=images.pixels.shape[1:], classes=len(images.classes))
     objective = recipe.objective(built)
+    build_optimizer(objective, recipe.optimizer_in_force)  # refuses what it cannot be
     return _Plan(recipe, run, data, make, given, {seed: objective})
 
 

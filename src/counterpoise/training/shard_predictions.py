@@ -135,9 +135,12 @@ class PredictedShard:
             if not len(readable.ids):
                 continue
             if image.shape[1:3] != (height, width):
+                remedy = (
+                    f"resize and crop all with --size {width}" if width == height else "resize all to that beforehand"
+                )
                 raise ValueError(
                     f"{one.files[0]}: the image has {image.shape[2]} x {image.shape[1]} pixels, the model takes "
-                    f"{width} x {height}; resize and crop all with --size {width} {where}"
+                    f"{width} x {height}; {remedy} {where}"
                 )
             pixels.append(image)
             kept.append(row)
