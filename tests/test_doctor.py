@@ -262,7 +262,7 @@ def test_the_bare_loop_is_the_same_training(monkeypatch):
     reference = objective.build(first, **recipe.choice).to(memory_format=torch.channels_last)
     options = recipe.optimizer
     optimizer = torch.optim.SGD(
-        reference.parameter_groups(lr=options.lr, auxiliary_lr=options.auxiliary_lr),
+        reference.parameter_groups(lr=options.lr, auxiliary_lr=options.first_auxiliary_lr),
         momentum=options.momentum,
         weight_decay=options.weight_decay,
     )

@@ -178,7 +178,7 @@ def test_the_engine_takes_the_steps_of_a_plain_loop(tmp_path):
     model = MutualTransport(primary, [auxiliary], recipe.choice["alpha"])
     options = recipe.optimizer
     optimizer = torch.optim.SGD(
-        model.parameter_groups(lr=options.lr, auxiliary_lr=options.auxiliary_lr),
+        model.parameter_groups(lr=options.lr, auxiliary_lr=options.first_auxiliary_lr),
         momentum=options.momentum,
         weight_decay=options.weight_decay,
         nesterov=True,

@@ -107,6 +107,11 @@ def test_a_request_grows_by_methods_and_seeds():
     (setting,) = second.settings
     renamed = replace(second, settings=(replace(setting, title="another title"),))
     assert merged(first, renamed).settings == renamed.settings
+    stated, left_out = (
+        replace(setting, recipe=replace(setting.recipe, optimizer=replace(setting.recipe.optimizer, auxiliary_lr=rate)))
+        for rate in (0.01, None)
+    )
+    assert merged(replace(first, settings=(stated,)), replace(second, settings=(left_out,))).settings == (stated,)
     other = replace(second, settings=(replace(setting, recipe=replace(setting.recipe, epochs=9)),))
     with pytest.raises(ValueError, match=f"scatter, {setting.name}: the store was begun with other options"):
         merged(first, other)

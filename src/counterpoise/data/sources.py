@@ -310,8 +310,9 @@ def _classes_in(folder: Path) -> list[str]:
         return []
     folders = [each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")]
     full = [each.name for each in folders if any(pictures_in(folder, each.name))]
-    # A class without an image is one among others; beside images alone, an empty folder is none.
-    return full + [each.name for each in folders if not any(each.iterdir())] if full else []
+    if not full and any(map(_is_picture, folder.iterdir())):
+        return []  # beside images, an empty folder is none of a class
+    return full + [each.name for each in folders if not any(each.iterdir())]
 
 
 def _unknown(name: str, classes: tuple[str, ...] = ()) -> ImageSet:

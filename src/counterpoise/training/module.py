@@ -65,9 +65,7 @@ class ObjectiveModule(L.LightningModule):
         self.sharded = sharded
         self.pretrained = pretrained
         # Frozen by whoever made the networks, for good; by identity, which lasts where trunks are thawed.
-        self._constant = {
-            id(each) for model in objective.models for each in model.parameters() if not each.requires_grad
-        }
+        self._constant = {id(each) for each in self.parameters() if not each.requires_grad}
         self.latest = ObjectiveOutput()
         self.validation: dict[str, float] = {}
         self._streams = measuring_streams()

@@ -134,12 +134,14 @@ def merged(before: Request, now: Request) -> Request:
         )
     for each in now.settings:
         begun = shared.get(each.name, each)
-        if (begun.recipe, begun.tuned_in) != (each.recipe, each.tuned_in):
+        if (begun.recipe.digest, begun.tuned_in) != (each.recipe.digest, each.tuned_in):
             raise ValueError(
                 f"{before.study}, {each.name}: the store was begun with other options of this setting, perhaps by "
                 "another release; go on with that one, or use another store"
             )
-    settings = tuple((shared | {setting.name: setting for setting in now.settings}).values())
+    # An option that was stated then may be the default since: what was begun goes on as it is.
+    later = {each.name: replace(each, recipe=shared.get(each.name, each).recipe) for each in now.settings}
+    settings = tuple((shared | later).values())
     lines = {(line.setting, line.method): line for line in before.lines}
     for line in now.lines:
         known = lines.get((line.setting, line.method), line)
