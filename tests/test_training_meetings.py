@@ -25,6 +25,7 @@ from counterpoise.recipes.ranges import parse_range
 from counterpoise.training import ObjectiveModule, from_images, named_data, predict_shards, train
 from counterpoise.training.data import require_evaluable, require_same_kind
 from counterpoise.training.optimizers import parameter_groups
+from counterpoise.training.preflight import passed_over
 from odd_images import photos
 from runs import small_recipe
 from test_own_images import SMALL
@@ -56,13 +57,18 @@ def test_few_test_images_of_a_folder_are_of_all_classes(tmp_path):
 
 def test_options_of_which_one_would_be_passed_over_are_refused(tmp_path):
     photos(tmp_path / "photos", dict.fromkeys(CLASSES, 10))
-    for options, message in {
-        ("--optimizer.auxiliary-lr=0.001",): "no effect beside optimizer.auxiliary_factor",
-        ("--engine.monitor=accuracy",): "take --patience None",
-    }.items():
-        with pytest.raises(ValueError, match=message):
-            train(parse(["train", str(tmp_path / "photos"), *SMALL, *options]).config, tmp_path / "run")
+    monitored = parse(["train", str(tmp_path / "photos"), *SMALL, "--engine.monitor=accuracy"]).config
+    with pytest.raises(ValueError, match="take --patience None"):
+        train(monitored, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r"auxiliary_lr has no effect beside optimizer\.auxiliary_factor"):
+        parse_range("optimizer.auxiliary_lr=0.001:0.1:log", finetune())
+
+
+def test_a_rate_without_effect_is_named():
+    followed = replace(finetune(), optimizer=replace(finetune().optimizer, auxiliary_lr=0.001))
+    assert "auxiliary_lr, 0.001, has no effect" in passed_over(followed)
+    assert passed_over(finetune()) is passed_over(small_recipe()) is None
 
 
 def test_an_optimizer_that_is_none_is_refused_before_there_is_a_folder(tmp_path):

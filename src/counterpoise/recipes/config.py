@@ -135,7 +135,8 @@ class OptimizerOptions:
     lr: float = 0.1
     """Learning rate of the primary, and of every model of deep mutual learning."""
     auxiliary_lr: float | None = field(default=None, metadata=first_value(AUXILIARY_LR))
-    """Learning rate of the auxiliaries, which never decays; None for the method's: 0.01, and of mte-lite 0.05."""
+    """Learning rate of the auxiliaries, which never decays; None for the method's: 0.01, and of mte-lite 0.05. Without
+    effect where auxiliary_factor is given."""
     auxiliary_factor: float | None = None
     """Learning rate of the auxiliaries as a factor of the primary's, which it then follows; None for auxiliary_lr."""
     layer_decay: float = 1.0

@@ -121,6 +121,8 @@ def require_searchable(recipe: Recipe, ranges: Sequence[Range]) -> None:
         low, high, path = searched.low, searched.high, searched.path
         if searched.integer != _is_integer(recipe, path):
             raise ValueError(f"{path} takes {'any' if searched.integer else 'whole'} numbers; the range says otherwise")
+        if path == "optimizer.auxiliary_lr" and recipe.optimizer.auxiliary_factor is not None:
+            raise ValueError(f"{path} has no effect beside optimizer.auxiliary_factor; search that, or set it to None")
         if not (math.isfinite(low) and math.isfinite(high)):
             raise ValueError(f"the range of {path} must be finite, got {low} to {high}")
         if low >= high:

@@ -18,15 +18,19 @@ def require_possible(recipe: Recipe, *, root: Path | None, named: bool = True) -
         resolve(name, root=root)
 
 
-def require_no_conflict(recipe: Recipe) -> None:
-    """Refuse options of which one would be passed over."""
+def passed_over(recipe: Recipe) -> str | None:
+    """What a recipe says to no effect: one of two rates may be of the recipe that another was begun with."""
     options = recipe.optimizer
-    if options.auxiliary_factor is not None and options.auxiliary_lr not in (None, AUXILIARY_LR):
-        raise ValueError(
-            f"optimizer.auxiliary_lr, {options.auxiliary_lr:g}, has no effect beside optimizer.auxiliary_factor, "
-            f"{options.auxiliary_factor:g}, which makes auxiliaries follow the primary's rate; leave one of them out, "
-            "such as by --optimizer.auxiliary-factor None"
-        )
+    if options.auxiliary_factor is None or options.auxiliary_lr in (None, AUXILIARY_LR):
+        return None
+    return (
+        f"note: optimizer.auxiliary_lr, {options.auxiliary_lr:g}, has no effect beside optimizer.auxiliary_factor, "
+        f"{options.auxiliary_factor:g}; if it should have, --optimizer.auxiliary-factor None"
+    )
+
+
+def require_no_conflict(recipe: Recipe) -> None:
+    """Refuse a metric by which no epoch is chosen."""
     if recipe.patience is not None and recipe.engine.monitor != "nll":
         raise ValueError(
             f"engine.monitor has no effect where the epoch of the lowest validation NLL ships: leave out "

@@ -52,7 +52,7 @@ from counterpoise.training.networks import (
     recipe_models,
 )
 from counterpoise.training.optimizers import build_optimizer
-from counterpoise.training.preflight import require_no_conflict, require_possible
+from counterpoise.training.preflight import passed_over, require_no_conflict, require_possible
 from counterpoise.training.progress import say
 from counterpoise.training.splits import keep_split, require_same_split
 from counterpoise.training.sums import fault_of_weights, reopen, vouch
@@ -180,8 +180,9 @@ def _prepared(
     """Images and networks; what is wrong with them or with the recipe is noticed before the run has a folder."""
     require_possible(recipe, root=root, named=data is None)
     require_devices(recipe.engine)
-    if is_first_process() and (advice := precision_advice(recipe.engine)):
-        say(advice)
+    for advice in (precision_advice(recipe.engine), passed_over(recipe)):
+        if advice and is_first_process():
+            say(advice)
     if recipe.engine.threads is not None:
         torch.set_num_threads(recipe.engine.threads)
     given, named = _given(models, data), data is None
