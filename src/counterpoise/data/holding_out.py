@@ -92,3 +92,13 @@ def evenly(total: int, count: int) -> Tensor:
     tensor([0, 3, 6])
     """
     return torch.arange(count) * total // count
+
+
+def limited(total: int, most: int | None, *, spread: bool) -> Tensor:
+    """Positions of at most so many rows, the first ones or evenly from all; of all where None.
+
+    >>> limited(10, 3, spread=False), limited(3, None, spread=True)
+    (tensor([0, 1, 2]), tensor([0, 1, 2]))
+    """
+    count = total if most is None else min(total, most)
+    return evenly(total, count) if spread else torch.arange(count)

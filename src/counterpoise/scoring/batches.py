@@ -144,10 +144,11 @@ class BatchScorer:
                 state.describe(name, () if column is None else column.names)
         if labelled.any():
             checked = self._checked(batch, labelled, labelled=True)
-            columns = {name: column.take(labelled) for name, column in _columns(table).items()}
+            described = _columns(table)
+            columns = {name: column.take(labelled) for name, column in described.items()}
             state.add(checked, keys[labelled], columns=columns)
             if self.options.paired:
-                corrupted = is_corrupted(_columns(table), len(labelled))
+                corrupted = is_corrupted(described, len(labelled))
                 pairing = np.repeat(batch.pairing_keys(corrupted[::decisions], told_apart=self.told_apart), decisions)
                 own = self._sample_keys(checked, pairing[labelled], np.flatnonzero(labelled) % decisions)
                 marks += self._marks(checked, own, corrupted[labelled])

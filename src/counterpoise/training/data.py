@@ -12,7 +12,7 @@ from counterpoise.data.augment import Augmentation
 from counterpoise.data.balance import class_weights
 from counterpoise.data.chunks import UNLABELLED, class_places
 from counterpoise.data.decode import Survey, UnreadableImageError
-from counterpoise.data.holding_out import evenly
+from counterpoise.data.holding_out import evenly, limited
 from counterpoise.data.images import Images, decoded_rows, load_images, require_labels
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.data.row_groups import class_counts, open_split, rows_of
@@ -119,9 +119,7 @@ def from_images(
     held = tested = None
     if test is None and options.test is not None:
         kept, tested = held_out(images.labels, size=options.test, seed=TEST_SEED, stratify=options.stratify)
-        most = recipe.evaluation.images
-        few = options.spread and most is not None and most < len(tested)
-        test = partial(images.take, tested[evenly(len(tested), most) if few and most else slice(most)])
+        test = partial(images.take, tested[limited(len(tested), recipe.evaluation.images, spread=options.spread)])
     if validation is None:
         rest, chosen = held_out(
             images.labels[kept],
@@ -328,9 +326,7 @@ def _say_left_out(survey: Survey) -> None:
 def stored_ids(options: DataOptions, split: str, *, root: Path | None, limit: int | None) -> Tensor:
     """Row numbers of a split, or of so many of them as the options choose, int64 `[n]`."""
     every = _every_id(options, split, root=root)
-    if limit is None or limit >= len(every):
-        return every
-    return every[evenly(len(every), limit)] if options.spread else every[:limit]
+    return every[limited(len(every), limit, spread=options.spread)]
 
 
 def _every_id(options: DataOptions, split: str, *, root: Path | None) -> Tensor:

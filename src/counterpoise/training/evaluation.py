@@ -17,7 +17,7 @@ from counterpoise._digests import digest_path, is_vouched
 from counterpoise._files import FilePath, write_text
 from counterpoise.data.chunks import class_places
 from counterpoise.data.corruptions import corrupted
-from counterpoise.data.holding_out import evenly
+from counterpoise.data.holding_out import limited
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
 from counterpoise.export.card import Card
@@ -260,6 +260,5 @@ def _corrupted_count(images: Images, options: EvaluationOptions) -> int:
 
 
 def _corrupted(images: Images, corruption: str, severity: int, recipe: Recipe) -> Images:
-    count = _corrupted_count(images, recipe.evaluation)
-    part = images.take(evenly(len(images), count) if recipe.data.spread else torch.arange(count))
+    part = images.take(limited(len(images), recipe.evaluation.corrupted_images, spread=recipe.data.spread))
     return replace(part, pixels=corrupted(part.pixels, corruption, severity, seed=0, ids=part.ids))
