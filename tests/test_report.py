@@ -22,8 +22,8 @@ from counterpoise.metrics import Key
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.selective import operating_point
 from counterpoise.report import figures, gallery, page, sentences
-from counterpoise.report.data import contrasts, looks, threshold_text
-from counterpoise.report.style import LIGHT, in_dark
+from counterpoise.report.data import contrasts, threshold_text
+from counterpoise.report.style import LIGHT, Look, in_dark
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -216,7 +216,7 @@ def limits(figure, gid):
 def test_pictures_of_several_models_have_one_scale(three, monkeypatch):
     pictures = []
     monkeypatch.setattr(page, "_picture", lambda draw, *_: pictures.append(draw()))
-    drawn = list(zip(three.models, looks(three.models), strict=True))
+    drawn = list(zip(three.models, map(Look, range(3)), strict=True))
     page._reliability_section(drawn)
     assert len({limits(figure, "histogram") for figure in pictures}) == 1
     assert len({panel.get_ylim() for panel in figures.reliability(three.models).axes[3:]}) == 1
@@ -237,15 +237,11 @@ def test_seven_models_look_different(scores):
 
 
 def test_a_model_has_one_colour_and_marker_in_every_figure(three):
-    """Also where others are left out; ours has the strongest lines."""
-    models = [replace(model, source=replace(model.source, method=m)) for model, m in zip(three.models, ("ce", "mte1", "ls"), strict=True)]  # fmt: skip
-    shown_as = looks(models)
-    assert [look.ours for look in shown_as] == [False, True, False]
-    assert [look.ours for look in looks(three.models)] == [None, None, None]
+    """Also where others are left out."""
+    models, shown_as = three.models, [Look(place) for place in range(3)]
     colours = [LIGHT.colour(place) for place in range(3)]
     curves = artists(figures.risk_coverage(models, looks=shown_as), "risk_coverage")
     assert [curve.get_color() for curve in curves] == colours
-    assert max(curves, key=lambda curve: curve.get_linewidth()) is curves[1]
     (alone,) = artists(figures.detection(models[2:], looks=shown_as[2:]), "rates")
     assert alone.get_color() == colours[2]
     for drawn in (

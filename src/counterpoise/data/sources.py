@@ -145,11 +145,24 @@ def ood_split(name_or_path: str | Path, *, root: Path | None = None) -> str:
 
 
 def pictures_in(folder: str | Path, name: str) -> Iterator[Path]:
-    """Image files below a folder of a folder, in any order, without hidden ones and those in hidden folders."""
-    for path in (Path(folder) / name).rglob("*"):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not hidden and _is_picture(path):
-            yield path
+    """Image files below a folder of a folder, in any order, without hidden ones and those in hidden folders.
+
+    Links to folders are followed, but for those that lead back to where they are.
+    """
+    if name.startswith("."):
+        return
+    for place, folders, files in os.walk(Path(folder) / name, followlinks=True):
+        folders[:] = [each for each in folders if not each.startswith(".") and not _leads_back(Path(place) / each)]
+        yield from filter(_is_picture, (Path(place) / each for each in files if not each.startswith(".")))
+
+
+def loose_pictures(folder: str | Path) -> list[Path]:
+    """Image files in a folder itself, by name: beside class folders they are of no class."""
+    return [each for each in sorted(Path(folder).iterdir()) if not each.name.startswith(".") and _is_picture(each)]
+
+
+def _leads_back(folder: Path) -> bool:
+    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
 
 
 def _is_picture(path: Path) -> bool:
@@ -310,7 +323,7 @@ def _classes_in(folder: Path) -> list[str]:
         return []
     folders = [each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")]
     full = [each.name for each in folders if any(pictures_in(folder, each.name))]
-    if not full and any(map(_is_picture, folder.iterdir())):
+    if not full and loose_pictures(folder):
         return []  # beside images, an empty folder is none of a class
     return full + [each.name for each in folders if not any(each.iterdir())]
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import FuncFormatter
 
 from counterpoise._text import shown
 from counterpoise.metrics.scores import Scores
-from counterpoise.report.style import LIGHT, Look, line, marker
+from counterpoise.report.style import LIGHT, Look
 
 
 def perfect(axes: Axes) -> None:
@@ -46,15 +46,15 @@ def unit_square(axes: Axes) -> None:
 def curve(axes: Axes, x: list[float], y: list[float], look: Look, *, label: str, gid: str) -> None:
     """A line as a model looks."""
     axes.plot(
-        x, y, color=LIGHT.colour(look.place), linestyle=line(look.place), linewidth=look.width,
-        label=legend_label(label), zorder=2.2 if look.ours else 2, gid=gid,
+        x, y, color=look.colour, linestyle=look.line, linewidth=1.8,
+        label=legend_label(label), gid=gid,
     )  # fmt: skip
 
 
 def mark(axes: Axes, x: float, y: float, look: Look, *, gid: str) -> None:
     """A point of a model's line."""
     axes.plot(
-        [x], [y], marker(look.place), color=LIGHT.colour(look.place), markersize=8, markeredgecolor=LIGHT.paper,
+        [x], [y], look.marker, color=look.colour, markersize=8, markeredgecolor=LIGHT.paper,
         zorder=3, clip_on=False, gid=gid,
     )  # fmt: skip
 

@@ -8,7 +8,6 @@ from counterpoise.functional.intervals import wilson_interval
 from counterpoise.metrics.comparison import Difference, Evaluation
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.scores import BinTable, GroupScores, RankingScores, Scores
-from counterpoise.report.style import Look
 
 WORST_CLASSES = 10
 
@@ -19,14 +18,6 @@ NOT_STATED = "not stated"
 def name_of(scores: Scores) -> str:
     """The model's name, or a word that stands for it."""
     return scores.source.name or "predictions"
-
-
-def looks(models: Sequence[Scores]) -> list[Look]:
-    """How each model looks in every figure; ours is the first of several that was trained by mutual transport."""
-    transported = [index for index, model in enumerate(models) if model.source.method.lower().startswith("mte")]
-    if len(models) == 1 or not transported:
-        return [Look(index) for index in range(len(models))]
-    return [Look(index, ours=index == transported[0]) for index in range(len(models))]
 
 
 def find(scores: Scores, key: str) -> Estimate | None:

@@ -47,7 +47,7 @@ from counterpoise.report.data import (  # noqa: E402
     worst_classes,
 )
 from counterpoise.report.guarantees import size_shares  # noqa: E402
-from counterpoise.report.style import LIGHT, Look, marker, themed  # noqa: E402
+from counterpoise.report.style import LIGHT, Look, themed  # noqa: E402
 
 OneOrMore = Scores | Sequence[Scores]
 
@@ -103,7 +103,7 @@ def positive_class(scores: OneOrMore, *, looks: Sequence[Look] | None = None) ->
         for model, look in _with_looks(models, looks):
             assert model.positive is not None  # noqa: S101
             label = legend_label(name_of(model)) if len(models) > 1 else None
-            colour, symbol = LIGHT.colour(look.place), marker(look.place)
+            colour, symbol = look.colour, look.marker
             _accuracy_points(axes, model.positive, level=model.level, colour=colour, symbol=symbol, label=label)
         unit_square(axes)
         axes.set(xlabel="P(y = 1)", ylabel="frequency of y = 1")
@@ -124,7 +124,7 @@ def recalibration(scores: Scores, *, look: Look = FIRST) -> Figure:
         after = f"T = {tried.temperature:.2f}"
         _accuracy_points(axes, tried.bins_before, level=scores.level, colour=LIGHT.muted, symbol="x", label="as it is")
         _accuracy_points(
-            axes, tried.bins_after, level=scores.level, colour=LIGHT.colour(look.place), symbol=marker(look.place),
+            axes, tried.bins_after, level=scores.level, colour=look.colour, symbol=look.marker,
             label=after,
         )  # fmt: skip
         unit_square(axes)
@@ -138,7 +138,7 @@ def classwise(scores: Scores, *, error_limit: float | None = None, look: Look = 
 
     The axis ends at `error_limit`, the largest error that is drawn; by default, that of this model.
     """
-    rows, colour = worst_classes(scores), LIGHT.colour(look.place)
+    rows, colour = worst_classes(scores), look.colour
     with themed():
         figure = Figure(figsize=(_PANEL_INCHES, 1.3 + 0.3 * len(rows)), layout="constrained")
         axes = figure.subplots()
@@ -148,7 +148,7 @@ def classwise(scores: Scores, *, error_limit: float | None = None, look: Look = 
         )
         # A plug-in error is biased and may lie outside its interval: the bar is drawn by itself.
         axes.hlines(places, low, high, color=colour, linewidth=5, alpha=0.35, gid="interval", label="interval")
-        axes.plot(value, places, marker(look.place), color=colour, gid="ece", label="ECE of the class")
+        axes.plot(value, places, look.marker, color=colour, gid="ece", label="ECE of the class")
         floor = [100 * row.floor for row in rows]
         axes.plot(
             floor, places, "|", color=LIGHT.ink, markersize=11, markeredgewidth=1.6, gid="floor", label="noise floor"
@@ -225,7 +225,7 @@ def set_sizes(scores: OneOrMore, *, looks: Sequence[Look] | None = None) -> Figu
             shares = size_shares(model.guarantees, largest=longest - 1)
             places = [place + (index - (len(models) - 1) / 2) * width for place in range(len(shares))]
             axes.bar(
-                places, list(shares.values()), width=0.94 * width, color=LIGHT.colour(look.place), alpha=_FILL,
+                places, list(shares.values()), width=0.94 * width, color=look.colour, alpha=_FILL,
                 label=legend_label(name_of(model)), gid="sizes",
             )  # fmt: skip
         crowded = sum(map(len, shares)) > _TICK_CHARACTERS
@@ -247,7 +247,7 @@ def severity(scores: OneOrMore, *, looks: Sequence[Look] | None = None) -> Figur
         axes = figure.subplots()
         width = 0.8 / len(models)
         for index, (model, look) in enumerate(_with_looks(models, looks)):
-            colour, symbol = LIGHT.colour(look.place), marker(look.place)
+            colour, symbol = look.colour, look.marker
             for level, estimates in severities(model).items():
                 place = level + (index - (len(models) - 1) / 2) * width
                 values = [100 * estimate.value for _, estimate in estimates]
@@ -255,11 +255,11 @@ def severity(scores: OneOrMore, *, looks: Sequence[Look] | None = None) -> Figur
                 statistics = {
                     "med": box.median, "q1": box.lower, "q3": box.upper, "whislo": box.lowest, "whishi": box.highest,
                 }  # fmt: skip
-                stroke = {"color": colour, "linewidth": 0.7 * look.width}
+                stroke = {"color": colour, "linewidth": 1.3}
                 drawn = axes.bxp(
                     [statistics], positions=[place], widths=0.7 * width, showfliers=False, manage_ticks=False,
                     boxprops=stroke, whiskerprops=stroke, capprops=stroke,
-                    medianprops={"color": colour, "linewidth": 1.4 * look.width},
+                    medianprops={"color": colour, "linewidth": 2.5},
                 )  # fmt: skip
                 drawn["medians"][0].set_gid(f"median {index} {level}")
                 axes.plot([place] * len(values), values, symbol, color=colour, markersize=3.5, alpha=0.6,
@@ -361,10 +361,10 @@ def _diagram(axes: Axes, table: BinTable, *, level: float, look: Look) -> None:
     bins = reliability_bins(table, level=level)
     axes.bar(
         [row.lower for row in bins], [row.accuracy for row in bins], width=[row.upper - row.lower for row in bins],
-        align="edge", color=LIGHT.colour(look.place), alpha=_FILL, edgecolor=LIGHT.paper, linewidth=0.8, gid="bars",
+        align="edge", color=look.colour, alpha=_FILL, edgecolor=LIGHT.paper, linewidth=0.8, gid="bars",
     )  # fmt: skip
     perfect(axes)
-    _accuracy_points(axes, table, level=level, colour=LIGHT.colour(look.place), symbol=marker(look.place), label=None)
+    _accuracy_points(axes, table, level=level, colour=look.colour, symbol=look.marker, label=None)
     unit_square(axes)
     axes.tick_params(labelbottom=False)
 
@@ -377,7 +377,7 @@ def _accuracy_points(axes: Axes, table: BinTable, *, level: float, colour: str, 
 
 
 def _histogram(axes: Axes, scores: Scores, *, limit: float, look: Look) -> None:
-    bins, colour = reliability_bins(scores.top_label, level=scores.level), LIGHT.colour(look.place)
+    bins, colour = reliability_bins(scores.top_label, level=scores.level), look.colour
     axes.bar(
         [row.lower for row in bins], [row.share for row in bins], width=[row.upper - row.lower for row in bins],
         align="edge", color=colour, alpha=_FILL, edgecolor=LIGHT.paper, linewidth=0.8, gid="histogram",

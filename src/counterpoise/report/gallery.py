@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.selective import DEFAULT_RISK
 from counterpoise.report import figures
-from counterpoise.report.data import errors_of, has_bins, has_classes, largest_class_error, looks, severities
+from counterpoise.report.data import errors_of, has_bins, has_classes, largest_class_error, severities
 from counterpoise.report.numbers import ood_sets
+from counterpoise.report.style import Look
 
 FORMATS = ("png", "svg")
 
@@ -29,7 +30,7 @@ def write_figures(folder: str | Path, evaluation: Evaluation, *, risk: float = D
 def drawn(evaluation: Evaluation, *, risk: float) -> dict[str, Figure]:
     """The figures by file name."""
     models = evaluation.models
-    drawn = list(zip(models, looks(models), strict=True))
+    drawn = [(model, Look(place)) for place, model in enumerate(models)]
     found = {}
     if having := [pair for pair in drawn if has_bins(pair[0])]:
         chosen, shown = zip(*having, strict=True)

@@ -23,7 +23,6 @@ from counterpoise.report.data import (
     has_classes,
     largest_class_error,
     largest_share,
-    looks,
     name_of,
     severities,
 )
@@ -91,7 +90,7 @@ def render(
         style=page.style,
         style_digest=page.style_digest,
         advice=advice or Advice(""),
-        cards=[card_of(model, look, models, risk=risk) for model, look in zip(models, looks(models), strict=True)],
+        cards=[card_of(model, Look(place), models, risk=risk) for place, model in enumerate(models)],
         notices=list(dict.fromkeys((*evaluation.notices, *notices))),
         rows=arranged([section for section in _sections(evaluation, risk=risk) if section is not None]),
         sources=[Provenance(name_of(model), _provenance(model.source)) for model in models],
@@ -122,7 +121,7 @@ def _range(values: list[int]) -> str:
 
 def _sections(evaluation: Evaluation, *, risk: float) -> list[Section | None]:
     models = evaluation.models
-    drawn = list(zip(models, looks(models), strict=True))
+    drawn = [(model, Look(place)) for place, model in enumerate(models)]
     return [
         _comparison_section(evaluation),
         _reliability_section(drawn),

@@ -76,23 +76,29 @@ _LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1))
 
 @dataclass(frozen=True)
 class Look:
-    """How a model looks in every figure: by its place among all models, and emphasised where it is ours.
-
-    `ours` is None where nobody is: then all lines are equally strong.
-    """
+    """How a model looks in every figure, by its place among all models."""
 
     place: int
-    ours: bool | None = None
 
     @property
-    def width(self) -> float:
-        """Of its lines."""
-        return 1.8 if self.ours is None else 2.8 if self.ours else 1.4
+    def colour(self) -> str:
+        """Of its lines and markers."""
+        return LIGHT.colour(self.place)
+
+    @property
+    def marker(self) -> str:
+        """As Matplotlib calls it."""
+        return marker(self.place)
+
+    @property
+    def line(self) -> Line:
+        """As Matplotlib calls it."""
+        return line(self.place)
 
     @property
     def glyph(self) -> str:
         """Its marker as a character."""
-        return _GLYPHS[marker(self.place)]
+        return _GLYPHS[self.marker]
 
 
 def marker(index: int) -> str:

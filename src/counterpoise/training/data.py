@@ -23,7 +23,7 @@ from counterpoise.data.transforms import Mixing, Transforms
 from counterpoise.models.weights import expected_normalisation
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
-from counterpoise.training.findings import findings, left_out, missing_classes, reading
+from counterpoise.training.findings import beside_classes, findings, left_out, missing_classes, reading
 from counterpoise.training.progress import say
 from counterpoise.training.splits import TEST_SEED, held_out, held_out_rows, is_own, require_test_images, splits_of
 
@@ -99,7 +99,7 @@ def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
         elif splits.test is not None and splits.test in source.files and source.kind in FILES:
             counts["testing"] = read_rows(source, splits.test).stored
         notes = findings(recipe, images, survey, normalised=data.validation, counts=counts, held_out=bool(held))
-        data = replace(data, notes=(*notes, *data.notes))
+        data = replace(data, notes=(*notes, *beside_classes(source), *data.notes))
     return data
 
 

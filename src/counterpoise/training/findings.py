@@ -10,6 +10,7 @@ from counterpoise._text import printable
 from counterpoise.data.decode import Survey
 from counterpoise.data.images import Images
 from counterpoise.data.sets import IMAGENET_MEAN, IMAGENET_STD
+from counterpoise.data.sources import DataSource, loose_pictures
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.progress import say
@@ -56,6 +57,15 @@ def left_out(survey: Survey) -> Iterator[str]:
             f"{len(survey.unreadable):,} images cannot be read and are" if several else "1 image cannot be read and is"
         )
         yield f"warning: {what} left out: {_some(survey.unreadable)}"
+
+
+def beside_classes(source: DataSource) -> Iterator[str]:
+    """A warning of images that lie beside class folders, if there are any."""
+    if source.kind == "folder" and source.info.classes:
+        folders = dict.fromkeys(folder for stored in source.files.values() for folder in stored)
+        if loose := [str(path) for folder in folders for path in loose_pictures(folder)]:
+            what = f"{len(loose):,} images lie" if len(loose) > 1 else "1 image lies"
+            yield f"warning: {what} beside the class folders, of no class, and left out: {_some(loose)}"
 
 
 def findings(

@@ -9,7 +9,7 @@ from counterpoise.data.decode import Survey, UnreadableImageError
 from counterpoise.data.images import Images, load_images
 from counterpoise.data.sources import resolve
 from counterpoise.recipes.config import Unreadable
-from counterpoise.training.findings import left_out
+from counterpoise.training.findings import beside_classes, left_out
 from counterpoise.training.networks import Say
 from counterpoise.training.own_data import OwnData
 from counterpoise.training.shard_predictions import SKIPPING
@@ -57,7 +57,7 @@ def load_inputs(
         )
     except UnreadableImageError as error:
         raise ValueError(f"{error}; {SKIPPING}") from None
-    for line in left_out(survey):
+    for line in (*left_out(survey), *beside_classes(source)):
         say(line)
     if is_own and held is None:
         trained = torch.isin(images.ids, own.trained_rows(source, split, root=root)).sum()
