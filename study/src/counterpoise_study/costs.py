@@ -67,6 +67,10 @@ def savings(recipe: Recipe, *, stages: Mapping[int, str] = STAGES) -> Mapping[st
             "shared trunk after stage 2, every 2nd step",
             replace(faster, savings=SavingOptions(stages[2], every=2)),
         ),
+        f"{TRUNK}-every-2-rate-follows": (
+            "shared trunk after stage 2, every 2nd step, auxiliary lr 0.1, decays too",
+            replace(following, savings=SavingOptions(stages[2], every=2)),
+        ),
         "cached-4": (
             "runs every 4th step, cached between",
             replace(faster, savings=SavingOptions(every=4, cached=True)),
