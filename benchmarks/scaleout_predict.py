@@ -44,7 +44,7 @@ from counterpoise.recipes.config import Recipe
 from counterpoise.scoring import score_files
 from counterpoise.training.folder import RunFolder
 from counterpoise.training.networks import metadata_of
-from counterpoise.training.predicting import predict_shards, score_shards
+from counterpoise.training.predicting import predicted_shards, score_shards, write_shards
 
 WORKERS = 2
 BUCKET = "s3://bucket"
@@ -141,12 +141,12 @@ def faults(run: Path, size: Size, *, behind: Path) -> Outcome:
     """Predict in one process, and with kills, and compare; the bucket is looked at in the folder behind it."""
     started = time.monotonic()
     data, alone, out = (f"{BUCKET}/{name}" for name in ("images", "alone", "disturbed"))
-    predict_shards(run, data, alone)
+    write_shards(predicted_shards(run, data), alone)
     progress(f"alone: {time.monotonic() - started:.0f} s")
     killed = disturbed(run, data, out, behind / "disturbed", engine=size.engine, shards=size.shards)
     expected, found = whole(behind / "alone"), whole(behind / "disturbed")
     twice = sum(found.get(name) != identity for name, identity in killed.whole.items())
-    without_files = score_shards(run, data)
+    without_files = score_shards(predicted_shards(run, data))
     return Outcome(
         shards=len(found),
         written_twice=twice,
@@ -205,7 +205,7 @@ def drive(engine: str, run: str, data: str, out: str, *, hold: bool) -> None:
 
     running = engine_of(engine)
     try:
-        predict_shards(run, data, out, engine=running, progress=held)
+        write_shards(predicted_shards(run, data), out, engine=running, progress=held)
     finally:
         running.close()
 
@@ -219,7 +219,7 @@ def peak_memory(run: Path, name: str, engine: str) -> int:
     """Bytes of the largest worker that has predicted all shards of a folder of the bucket."""
     running = engine_of(engine)
     try:
-        predict_shards(run, f"{BUCKET}/{name}", f"{BUCKET}/again-{name}", engine=running)
+        write_shards(predicted_shards(run, f"{BUCKET}/{name}"), f"{BUCKET}/again-{name}", engine=running)
         peaks: list[int] = [peak for _, peak in in_order(running, _peak, [()] * (4 * WORKERS))]
         return max(peaks)
     finally:

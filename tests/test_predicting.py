@@ -23,7 +23,7 @@ from counterpoise.data.sets import SETS
 from counterpoise.export import ModelConfig, export_model
 from counterpoise.predictions import PredictionFileError, find_shards, read_predictions
 from counterpoise.scoring import score_files
-from counterpoise.training import load_run, predict, predict_shards, score_shards
+from counterpoise.training import load_run, predict, predicted_shards, score_shards, write_shards
 from counterpoise.training.image_shards import image_shards
 from counterpoise.training.predicting import PLAN
 from counterpoise.training.predictors import OwnModel, loaded, model_source
@@ -50,7 +50,7 @@ def images(tmp_path_factory, real_cifar):
 @pytest.fixture(scope="module")
 def predicted(tmp_path_factory, run, images):
     out = tmp_path_factory.mktemp("out") / "predictions"
-    predict_shards(run, images, out)
+    write_shards(predicted_shards(run, images), out)
     return out
 
 
@@ -112,13 +112,13 @@ def test_what_is_whole_is_not_predicted_again(tmp_path, run, images, predicted):
     before = whole(out)
     manifest = (out / "manifest.json").read_bytes()
     (out / "part-00002.parquet.sha256").unlink()  # as if it had been killed before the end
-    predict_shards(run, images, out)
+    write_shards(predicted_shards(run, images), out)
     after = whole(out)
     assert [name for name in before if before[name] != after[name]] == ["part-00002.parquet"]
     assert np.array_equal(values(out)[0], values(predicted)[0])
     assert (out / "manifest.json").read_bytes() == manifest
     identities = {path: path.stat().st_mtime_ns for path in out.iterdir()}
-    predict_shards(run, images, out)
+    write_shards(predicted_shards(run, images), out)
     assert identities == {path: path.stat().st_mtime_ns for path in out.iterdir()}
 
 
@@ -126,24 +126,24 @@ def test_a_folder_of_another_run_is_refused(tmp_path, run, images, predicted):
     other = untrained_run(tmp_path / "other", width=4)
     before = {path: path.stat().st_mtime_ns for path in predicted.iterdir()}
     with pytest.raises(ValueError, match=r"holds predictions of another run: its weights is \w+, here it is \w+; name"):
-        predict_shards(other, images, predicted)
+        write_shards(predicted_shards(other, images), predicted)
     with pytest.raises(ValueError, match="its size is None, here it is 32"):
-        predict_shards(run, images, predicted, size=32)
+        write_shards(predicted_shards(run, images, size=32), predicted)
     fewer = tmp_path / "images"
     fewer.mkdir()
     shutil.copy(images / "part-00001.parquet", fewer / "part-00000.parquet")
     with pytest.raises(ValueError, match="it is of 4 files of images, here there are 1"):
-        predict_shards(run, fewer, predicted)
+        write_shards(predicted_shards(run, fewer), predicted)
     for name in ("part-00001", "part-00002", "part-00003"):
         shutil.copy(images / f"{name}.parquet", fewer)
     with pytest.raises(ValueError, match=r"part-00000.parquet had [\d,]+ bytes, here part-00000.parquet has"):
-        predict_shards(run, fewer, predicted)
+        write_shards(predicted_shards(run, fewer), predicted)
     (tmp_path / "foreign").mkdir()
     shutil.copy(predicted / "part-00000.parquet", tmp_path / "foreign")
     with pytest.raises(ValueError, match=f"foreign holds predictions already, and no {PLAN}"):
-        predict_shards(run, images, tmp_path / "foreign")
+        write_shards(predicted_shards(run, images), tmp_path / "foreign")
     with pytest.raises(ValueError, match="holds the images, which would be overwritten"):
-        predict_shards(run, images, images)
+        write_shards(predicted_shards(run, images), images)
     assert before == {path: path.stat().st_mtime_ns for path in predicted.iterdir()}
 
 
@@ -177,7 +177,7 @@ def damaged(images, tmp_path, column, row, value):
 def test_what_is_wrong_with_a_row_is_said_with_its_file_and_row(tmp_path, run, images, column, value, message):
     folder = damaged(images, tmp_path, column, 17, value)
     with pytest.raises(ValueError, match=message):
-        predict_shards(run, folder, tmp_path / "out")
+        write_shards(predicted_shards(run, folder), tmp_path / "out")
     assert set(whole(tmp_path / "out")) == {"part-00000.parquet", "part-00001.parquet"}
     assert not (tmp_path / "out" / "manifest.json").exists()
 
@@ -186,27 +186,27 @@ def test_images_that_the_model_does_not_take_are_refused(tmp_path, run, images):
     with pytest.raises(
         ValueError, match=r"16 x 16 pixels, the model takes 32 x 32; .* --size 32 \(row 0 of this file\)"
     ):
-        predict_shards(run, images, tmp_path / "small", size=16)
+        write_shards(predicted_shards(run, images, size=16), tmp_path / "small")
     others = tmp_path / "others"
     shutil.copytree(images, others)
     names = json.dumps({"info": {"features": {"label": {"names": ["whale", *SETS["cifar10"].classes[1:]]}}}})
     for path in others.iterdir():
         pq.write_table(pq.read_table(path).replace_schema_metadata({"huggingface": names}), path)
     with pytest.raises(ValueError, match=r"has 'whale' among its classes, which the model does not know: .* add --ood"):
-        predict_shards(run, others, tmp_path / "out")
-    predict_shards(run, others, tmp_path / "ood", ood=True)
+        write_shards(predicted_shards(run, others), tmp_path / "out")
+    write_shards(predicted_shards(run, others, ood=True), tmp_path / "ood")
     table = read_predictions(tmp_path / "ood" / "part-00000.parquet")
     assert set(table.labels) == {-1}
     assert not table.in_distribution.any()
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "part.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(ValueError, match=r"part.parquet cannot be read as Parquet"):
-        predict_shards(run, tmp_path / "none", tmp_path / "out")
+        write_shards(predicted_shards(run, tmp_path / "none"), tmp_path / "out")
 
 
 def test_scores_without_files_are_those_of_the_files(run, images, predicted, capsys):
     expected = score_files([predicted]).to_json()
-    assert largest_difference(expected, score_shards(run, images).to_json()) <= 1e-12
+    assert largest_difference(expected, score_shards(predicted_shards(run, images)).to_json()) <= 1e-12
     parse(["predict", str(run), "--data", str(images), "--score-only", "--json"]).run()
     assert largest_difference(expected, capsys.readouterr().out) <= 1e-12
     parse(["predict", str(run), "--data", str(images), "--score-only"]).run()
@@ -228,10 +228,10 @@ def test_an_onnx_file_predicts_as_the_run_that_it_is_of(tmp_path, run, images, p
     parse(["predict", str(path), "--data", str(images), "--out", str(tmp_path / "one.parquet")]).run()
     assert np.array_equal(read_predictions(tmp_path / "one.parquet").values, values(out)[0])
     with pytest.raises(ValueError, match="its weights is"):  # the temperature is a part of them
-        predict_shards(path, images, predicted)
+        write_shards(predicted_shards(path, images), predicted)
     (tmp_path / "damaged.onnx").write_bytes(path.read_bytes()[:200])
     with pytest.raises(ValueError, match=r"damaged.onnx is no ONNX file that this ONNX Runtime can read"):
-        predict_shards(tmp_path / "damaged.onnx", images, tmp_path / "nothing")
+        write_shards(predicted_shards(tmp_path / "damaged.onnx", images), tmp_path / "nothing")
 
 
 class Means(nn.Module):
@@ -249,9 +249,9 @@ def test_a_module_is_predicted_with_as_it_is_and_sent_to_others_once(tmp_path, i
     torch.manual_seed(0)
     model, info = Means().train(), SETS["cifar10"]
     with pytest.raises(ValueError, match=r"give config=ModelConfig\(..., shape=...\)"):
-        predict_shards(model, images, tmp_path / "out")
+        write_shards(predicted_shards(model, images), tmp_path / "out")
     config = ModelConfig(info.classes, shape=(3, 32, 32), mean=info.mean, std=info.std, temperature=2.0)
-    predict_shards(model, images, tmp_path / "out", config=config)
+    write_shards(predicted_shards(model, images, config=config), tmp_path / "out")
     assert model.training
     found = load_images(images, "all")
     pixels = (found.pixels / 255 - torch.tensor(info.mean).view(3, 1, 1)) / torch.tensor(info.std).view(3, 1, 1)
@@ -274,7 +274,7 @@ def test_images_that_are_not_in_files_of_rows_are_one_shard(tmp_path, run):
     for label, name in enumerate(SETS["cifar10"].classes):
         (tmp_path / "photos" / name).mkdir(parents=True)
         Image.new("RGB", (32, 32), (25 * label, 0, 0)).save(tmp_path / "photos" / name / "a.png")
-    predict_shards(run, tmp_path / "photos", tmp_path / "out")
+    write_shards(predicted_shards(run, tmp_path / "photos"), tmp_path / "out")
     (shard,) = find_shards(tmp_path / "out").shards
     assert shard.path.name == "part-00000.parquet"
     assert list(read_predictions(shard.path).labels) == list(range(10))
@@ -315,8 +315,8 @@ def test_a_cluster_predicts_what_one_process_does(tmp_path, run, images, predict
 
     engine = Ray("local", cpus=os.cpu_count() or 1)
     try:
-        predict_shards(run, images, tmp_path / "out", engine=engine)
-        scores = score_shards(run, images, engine=engine)
+        write_shards(predicted_shards(run, images), tmp_path / "out", engine=engine)
+        scores = score_shards(predicted_shards(run, images), engine=engine)
     finally:
         engine.close()
     assert not ray.is_initialized()
@@ -333,7 +333,7 @@ def test_tar_shards_are_predicted_as_the_same_images_in_parquet(tmp_path, run, i
                     member = tarfile.TarInfo(name)
                     member.size = len(data)
                     shard.addfile(member, io.BytesIO(data))
-    predict_shards(run, tmp_path / "shards", tmp_path / "out")
+    write_shards(predicted_shards(run, tmp_path / "shards"), tmp_path / "out")
     assert [each.path.name for each in find_shards(tmp_path / "out").shards] == [
         f"part-0000{n}.parquet" for n in range(4)
     ]

@@ -13,7 +13,7 @@ import pytest
 from counterpoise.cli import parse
 from counterpoise.data import load_images
 from counterpoise.predictions import find_shards, read_predictions
-from counterpoise.training import load_run, predict, predict_shards, score_shards
+from counterpoise.training import load_run, predict, predicted_shards, score_shards, write_shards
 from counterpoise.training.folder import RunFolder
 from odd_images import photos, rows_of, table
 from test_own_images import SMALL
@@ -42,7 +42,7 @@ def by_id(table):
 
 def streamed(run, data, out, **options):
     """What is written file by file, which must be the same."""
-    predict_shards(run, data, out / "folder", **options)
+    write_shards(predicted_shards(run, data, **options), out / "folder")
     return read_predictions(out / "folder" / "part-00000.parquet")
 
 
@@ -145,7 +145,7 @@ def test_damage_is_met_as_in_training_unless_it_is_said_otherwise(tmp_path, trai
     np.testing.assert_allclose(
         [logits for _, logits in one_by_one.values()], [logits for _, logits in expected.values()], rtol=1e-4, atol=1e-5
     )
-    assert score_shards(run, place).models[0].samples == 29
+    assert score_shards(predicted_shards(run, place)).models[0].samples == 29
     refused = r"dog/3.png, row 13 .*; remove it, or leave out what cannot be read: --unreadable skip"
     with pytest.raises(ValueError, match=refused):
         predicted(run, place, tmp_path, "--unreadable", "refuse")
@@ -167,7 +167,7 @@ def test_photos_become_as_large_as_those_of_the_run(tmp_path, trained):
     with pytest.raises(ValueError, match=r"images of 5 x 5 x 3 .* trained on 8 x 8 x 3; resize them with --size 8"):
         predicted(run, data, tmp_path, "--size=5")
     with pytest.raises(ValueError, match=r"has 5 x 5 pixels, the model takes 8 x 8; resize and crop all with --size 8"):
-        predict_shards(run, data, tmp_path / "small", size=5)
+        write_shards(predicted_shards(run, data, size=5), tmp_path / "small")
     with pytest.raises(
         ValueError, match=r"has 9 x 7 pixels and the first one 7 x 9; .*--size of `counterpoise predict`"
     ):
@@ -188,7 +188,7 @@ def test_what_a_run_held_out_is_predicted_by_name(tmp_path, trained, split, caps
         assert each.labels.tolist() == expected.labels.tolist()
         assert each.split.names == (split,)
         np.testing.assert_allclose(each.values, expected.values, rtol=1e-4, atol=1e-5)
-    assert score_shards(run, data, split=split).models[0].samples == len(expected)
+    assert score_shards(predicted_shards(run, data, split=split)).models[0].samples == len(expected)
     elsewhere = shutil.copytree(data, tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=f"elsewhere has no split '{split}' at"):
         predicted(run, elsewhere, tmp_path, "--split", split)
@@ -219,7 +219,7 @@ def test_rows_of_parquet_files_that_were_held_out_are_predicted_by_name(tmp_path
     recipe = RunFolder(run).recipe()
     (run / "config.json").write_text(replace(recipe, data=replace(recipe.data, name=str(data))).to_json())
     (run / "split.json").write_text(json.dumps({"test": [13, 25, 21]}))
-    predict_shards(run, data, tmp_path / "out", split="test")
+    write_shards(predicted_shards(run, data, split="test"), tmp_path / "out")
     found = [read_predictions(shard.path) for shard in find_shards(tmp_path / "out").shards]
     assert [table.ids.tolist() for table in found] == [[13], [21, 25]]
     assert [table.labels.tolist() for table in found] == [[1], [2, 2]]

@@ -9,7 +9,7 @@ from counterpoise.data import load_images
 from counterpoise.data.sets import SETS
 from counterpoise.export import ModelConfig
 from counterpoise.predictions import find_shards, read_predictions
-from counterpoise.training import predict_shards
+from counterpoise.training import predicted_shards, write_shards
 from test_data_sets import random_pixels, write
 
 DOMAINS = SETS["pacs_64"].domains
@@ -53,7 +53,7 @@ def test_a_domain_is_predicted_as_it_is_read_into_memory(tmp_path, domains, doma
     model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, len(info.classes)))
     config = ModelConfig(info.classes, shape=(3, 8, 8), mean=info.mean, std=info.std)
     options = {"config": config, "domain": domain, "split": split, "root": domains}
-    predict_shards(model, "pacs_64", tmp_path / "one.parquet", **options)
+    write_shards(predicted_shards(model, "pacs_64", **options), tmp_path / "one.parquet")
     found = read_predictions(tmp_path / "one.parquet")
     used = split or ("all" if domain is None else "test")
     expected = load_images("pacs_64", used, domain=domain, root=domains)
@@ -66,8 +66,8 @@ def test_a_folder_is_of_one_domain(tmp_path, domains):
     info = SETS["pacs_64"]
     model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, len(info.classes)))
     config = ModelConfig(info.classes, shape=(3, 8, 8))
-    predict_shards(model, "pacs_64", tmp_path / "out", config=config, domain="photo", root=domains)
+    write_shards(predicted_shards(model, "pacs_64", config=config, domain="photo", root=domains), tmp_path / "out")
     with pytest.raises(ValueError, match="its domain is photo, here it is sketch; name another folder"):
-        predict_shards(model, "pacs_64", tmp_path / "out", config=config, domain="sketch", root=domains)
+        write_shards(predicted_shards(model, "pacs_64", config=config, domain="sketch", root=domains), tmp_path / "out")
     with pytest.raises(ValueError, match=r"domain must be one of .*, got 'film'"):
-        predict_shards(model, "pacs_64", tmp_path / "other", config=config, domain="film", root=domains)
+        write_shards(predicted_shards(model, "pacs_64", config=config, domain="film", root=domains), tmp_path / "other")

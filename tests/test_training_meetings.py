@@ -22,7 +22,7 @@ from counterpoise.predictions import read_predictions
 from counterpoise.recipes import OptimizerOptions
 from counterpoise.recipes.catalog import finetune
 from counterpoise.recipes.ranges import parse_range
-from counterpoise.training import ObjectiveModule, from_images, named_data, predict_shards, train
+from counterpoise.training import ObjectiveModule, from_images, named_data, predicted_shards, train, write_shards
 from counterpoise.training.data import require_evaluable, require_same_kind
 from counterpoise.training.optimizers import parameter_groups
 from counterpoise.training.preflight import passed_over
@@ -135,7 +135,7 @@ def test_numbered_labels_of_a_file_are_the_models(trained, tmp_path, capsys):  #
     column = [{"bytes": path.read_bytes(), "path": None} for path in files]
     pq.write_table(pa.table({"image": column, "label": [0, 0, 1, 1, 2, 2]}), tmp_path / "new.parquet")
     one = predicted(run, tmp_path / "new.parquet", tmp_path)
-    predict_shards(run, tmp_path / "new.parquet", tmp_path / "many")
+    write_shards(predicted_shards(run, tmp_path / "new.parquet"), tmp_path / "many")
     many = read_predictions(tmp_path / "many" / "new.parquet")
     assert one.labels.tolist() == many.labels.tolist() == [0, 0, 1, 1, 2, 2]
 

@@ -67,17 +67,5 @@ def claimed(folder: Path) -> Claim | None:
     return Claim(lock) if acquired(lock, timeout=0) else None
 
 
-def is_claimed(folder: Path) -> bool:
-    """Whether a process works on a task now; where locks cannot be written, it is believed."""
-    try:
-        claim = claimed(folder)
-    except OSError:
-        return True
-    if claim is None:
-        return True
-    claim.release()
-    return False
-
-
 def _lock_file(folder: Path) -> Path:
     return folder.parent / f"{folder.name}.lock"

@@ -102,39 +102,25 @@ class Predict:
 
     def _stream(self, out: FilePath | None) -> None:
         """Predict file by file."""
-        from counterpoise.training.predicting import predict_shards, score_shards
+        from counterpoise.training.predicting import predicted_shards, score_shards, write_shards
 
-        progress, device = ProgressLine(), self.device or ("cuda" if self.gpus_per_worker else "cpu")
-        model, evaluation = as_path(self.model), None
+        progress, evaluation = ProgressLine(), None
+        shards = predicted_shards(
+            as_path(self.model),
+            self.data,
+            split=self.split,
+            domain=self.domain,
+            root=self.data_root,
+            size=self.size,
+            ood=self.ood,
+            unreadable=self.unreadable,
+            device=self.device or ("cuda" if self.gpus_per_worker else "cpu"),
+        )
         with engine_of(workers=self.workers, ray=self.ray, gpus=self.gpus_per_worker) as engine:
             if out is not None:
-                written = predict_shards(
-                    model,
-                    self.data,
-                    out,
-                    split=self.split,
-                    domain=self.domain,
-                    root=self.data_root,
-                    size=self.size,
-                    ood=self.ood,
-                    unreadable=self.unreadable,
-                    device=device,
-                    engine=engine,
-                    progress=progress.rows,
-                )
+                written = write_shards(shards, out, engine=engine, progress=progress.rows)
             else:
-                evaluation = score_shards(
-                    model,
-                    self.data,
-                    split=self.split,
-                    domain=self.domain,
-                    root=self.data_root,
-                    size=self.size,
-                    unreadable=self.unreadable,
-                    device=device,
-                    engine=engine,
-                    progress=progress.rows,
-                )
+                evaluation = score_shards(shards, engine=engine, progress=progress.rows)
         progress.clear()
         if evaluation is None:
             print(written)

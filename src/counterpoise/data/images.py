@@ -69,18 +69,12 @@ class Images:
 
     def take(self, indices: Tensor) -> "Images":
         """The rows at these positions, in this order, under their old ids."""
-        return Images(
+        return replace(
+            self,
             # Selected as rows of contiguous bytes; indexing would rearrange the memory.
             pixels=self.pixels.permute(0, 2, 3, 1).index_select(0, indices).permute(0, 3, 1, 2),
             labels=self.labels[indices],
             ids=self.ids[indices],
-            classes=self.classes,
-            mean=self.mean,
-            std=self.std,
-            name=self.name,
-            note=self.note,
-            flip=self.flip,
-            names=self.names,
         )
 
     @classmethod

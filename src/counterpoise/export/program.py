@@ -27,19 +27,10 @@ def export_pt2(
 ) -> None:
     """Write a model from images `[batch, ...]` to a dict of `logits` and `probabilities`, for a batch of any size.
 
-    Both are `[batch, classes]`: the logits are divided by the temperature, the probabilities are their softmax. With
-    guarantees there are also `set`, bool `[batch, classes]`, and `accept`, bool `[batch]`. The file is read again and
-    its outputs are compared with the model's. Later versions of torch may not read it: keep the safetensors file as
-    well.
+    The file is read again and its outputs are compared with the model's. Later versions of torch may not read it: keep
+    the safetensors file as well.
 
-    Args:
-        model: the primary; it is copied, and stays as it is.
-        path: the file, which appears when it is whole and checked; its SHA-256 is beside it, in `PATH.sha256`.
-        example: a batch of normalised images, for its shape alone.
-        metadata: text to keep in the file, see `describe`.
-        temperature: to fold in, as a number or as a fitted `TemperatureScaling`; then `folded_temperature` in the
-            metadata.
-        guarantees: to fold in, fitted at that temperature (`fit_guarantees`); each is in the metadata under its name.
+    Arguments are those of `export_onnx`, and so are the outputs.
     """
     chosen = temperature_value(temperature)
     described = with_version(with_temperature(guarantees.added_to(metadata), chosen, folded=True))

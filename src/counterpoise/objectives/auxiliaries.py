@@ -69,7 +69,28 @@ def needs_ids(auxiliary: nn.Module) -> bool:
     return any(getattr(module, "needs_ids", False) for module in auxiliary.modules())
 
 
-class Seldom(nn.Module):
+class _Around(nn.Module):
+    """Around another auxiliary: of the same network, and with the same needs."""
+
+    takes_step = True
+
+    def __init__(self, auxiliary: nn.Module) -> None:
+        super().__init__()
+        require_model(auxiliary, name="auxiliary")
+        self.auxiliary = auxiliary
+
+    @property
+    def network(self) -> nn.Module:
+        """The network inside, whose layers and head an optimizer may ask for."""
+        return network_in(self.auxiliary)
+
+    @property
+    def features(self) -> Mapping[str, bool]:
+        """Those of the auxiliary."""
+        return features_of(self.auxiliary)
+
+
+class Seldom(_Around):
     """An auxiliary that learns from every `every`-th step alone, or from a share of each batch; it teaches on all.
 
     Where it does not learn it needs no backward pass: of an auxiliary as large as the primary, `every=4` saves half.
@@ -85,31 +106,17 @@ class Seldom(nn.Module):
     [True, False, True, False]
     """
 
-    takes_step = True
-
     def __init__(self, auxiliary: nn.Module, *, every: int = 1, share: float = 1.0) -> None:
-        super().__init__()
-        require_model(auxiliary, name="auxiliary")
+        super().__init__(auxiliary)
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         if not 0 < share <= 1:
             raise ValueError(f"share must be above 0 and at most 1, got {share}")
         if share < 1 and features_of(auxiliary):
             raise ValueError("an auxiliary that shares the primary's trunk takes whole batches; use every, not share")
-        self.auxiliary = auxiliary
         self.every = every
         self.share = share
         self.steps = 0
-
-    @property
-    def network(self) -> nn.Module:
-        """The network inside, whose layers and head an optimizer may ask for."""
-        return network_in(self.auxiliary)
-
-    @property
-    def features(self) -> Mapping[str, bool]:
-        """Those of the auxiliary."""
-        return features_of(self.auxiliary)
 
     def forward(self, step: Step) -> Tensor:
         """Logits of the whole batch; with a gradient where the auxiliary learns."""
@@ -137,7 +144,7 @@ class Seldom(nn.Module):
         self.steps = int(state)
 
 
-class Cached(nn.Module):
+class Cached(_Around):
     """An auxiliary that runs on every `every`-th step alone; on others its last word on each sample stands.
 
     Predictions are kept for each sample. Where there are none yet the primary's own stand in, which pull nowhere. An
@@ -155,28 +162,15 @@ class Cached(nn.Module):
     (True, False)
     """
 
-    takes_step = True
     needs_ids = True
 
     def __init__(self, auxiliary: nn.Module, *, every: int, kept: KeptPredictions | None = None) -> None:
-        super().__init__()
-        require_model(auxiliary, name="auxiliary")
+        super().__init__(auxiliary)
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
-        self.auxiliary = auxiliary
         self.every = every
         self.kept = KeptPredictions() if kept is None else kept
         self.steps = 0
-
-    @property
-    def network(self) -> nn.Module:
-        """The network inside, whose layers and head an optimizer may ask for."""
-        return network_in(self.auxiliary)
-
-    @property
-    def features(self) -> Mapping[str, bool]:
-        """Those of the auxiliary."""
-        return features_of(self.auxiliary)
 
     def forward(self, step: Step) -> Tensor:
         """Logits of the batch, computed or remembered."""
@@ -228,7 +222,7 @@ class MovingAverage(nn.Module):
         return call_for_logits(self.average, step.inputs, step.named_inputs)
 
 
-class Smaller(nn.Module):
+class Smaller(_Around):
     """An auxiliary that sees images at a fraction of their side: at 0.5, a quarter of the work.
 
     Args:
@@ -236,24 +230,15 @@ class Smaller(nn.Module):
         scale: of height and width.
     """
 
-    takes_step = True
-
     def __init__(self, auxiliary: nn.Module, *, scale: float = 0.5) -> None:
-        super().__init__()
-        require_model(auxiliary, name="auxiliary")
+        super().__init__(auxiliary)
         if not 0 < scale < 1:
             raise ValueError(f"scale must be between 0 and 1, got {scale}")
         if features_of(auxiliary):
             raise ValueError(
                 "an auxiliary that shares the primary's trunk does not see images; it cannot have smaller ones"
             )
-        self.auxiliary = auxiliary
         self.scale = scale
-
-    @property
-    def network(self) -> nn.Module:
-        """The network inside, whose layers and head an optimizer may ask for."""
-        return network_in(self.auxiliary)
 
     def forward(self, step: Step) -> Tensor:
         """Logits of the smaller images `[b, C, scale H, scale W]`."""
@@ -264,7 +249,7 @@ class Smaller(nn.Module):
         return F.interpolate(images, size=shape, mode="area")
 
 
-class OwnView(nn.Module):
+class OwnView(_Around):
     """An auxiliary that sees an augmented view of its own of each batch.
 
     Args:
@@ -272,27 +257,18 @@ class OwnView(nn.Module):
         view: of the batch that the primary sees; it draws from torch's global random state.
     """
 
-    takes_step = True
-
     def __init__(self, auxiliary: nn.Module, *, view: Callable[[Tensor], Tensor] | None = None) -> None:
-        super().__init__()
-        require_model(auxiliary, name="auxiliary")
+        super().__init__(auxiliary)
         if features_of(auxiliary):
             raise ValueError("an auxiliary that shares the primary's trunk shares its view of the images too")
-        self.auxiliary = auxiliary
         self.view = mirrored_at_random if view is None else view
-
-    @property
-    def network(self) -> nn.Module:
-        """The network inside, whose layers and head an optimizer may ask for."""
-        return network_in(self.auxiliary)
 
     def forward(self, step: Step) -> Tensor:
         """Logits of the view."""
         return logits_of(self.auxiliary, _with_images(step, self.view))
 
 
-class OnDevice(nn.Module):
+class OnDevice(_Around):
     """An auxiliary on a device of its own: batches go there, logits `[b, K]` come back, gradients find their way.
 
     Args:
@@ -300,13 +276,10 @@ class OnDevice(nn.Module):
         device: such as `cuda:1`.
     """
 
-    takes_step = True
-
     def __init__(self, auxiliary: nn.Module, *, device: torch.device | str) -> None:
-        super().__init__()
-        require_model(auxiliary, name="auxiliary")
+        super().__init__(auxiliary)
         self.device = torch.device(device)
-        self.auxiliary = auxiliary.to(self.device)
+        self.auxiliary.to(self.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OnDevice":  # noqa: FBT001
         def kept_here(tensor: Tensor) -> Tensor:
@@ -315,16 +288,6 @@ class OnDevice(nn.Module):
 
         super()._apply(kept_here, recurse)  # type: ignore[no-untyped-call]
         return self
-
-    @property
-    def network(self) -> nn.Module:
-        """The network inside, whose layers and head an optimizer may ask for."""
-        return network_in(self.auxiliary)
-
-    @property
-    def features(self) -> Mapping[str, bool]:
-        """Those of the auxiliary."""
-        return features_of(self.auxiliary)
 
     def forward(self, step: Step) -> Tensor:
         """Logits, on the device of the primary's."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from counterpoise.training.evaluation import predict
     from counterpoise.training.module import ObjectiveModule
     from counterpoise.training.networks import Trained, load_run
-    from counterpoise.training.predicting import predict_shards, score_shards
+    from counterpoise.training.predicting import predicted_shards, score_shards, write_shards
     from counterpoise.training.run import resume, train
 else:
     __getattr__, __dir__ = lazily(
@@ -26,7 +26,7 @@ else:
             "evaluation": "predict",
             "module": "ObjectiveModule",
             "networks": "Trained load_run",
-            "predicting": "predict_shards score_shards",
+            "predicting": "predicted_shards score_shards write_shards",
             "run": "resume train",
         },
     )
@@ -39,8 +39,9 @@ __all__ = [
     "load_run",
     "named_data",
     "predict",
-    "predict_shards",
+    "predicted_shards",
     "resume",
     "score_shards",
     "train",
+    "write_shards",
 ]

@@ -85,10 +85,9 @@ class _Tables:
     shards: Sequence[PredictedShard]
 
 
-def predict_shards(
+def predicted_shards(
     model: str | FilePath | nn.Module,
     data: str | Path,
-    out: str | FilePath,
     *,
     config: ModelConfig | None = None,
     split: str | None = None,
@@ -99,18 +98,13 @@ def predict_shards(
     unreadable: Unreadable | None = None,
     batch: int | None = None,
     device: str = "cpu",
-    engine: Engine | None = None,
-    progress: Progress | None = None,
-) -> FilePath:
-    """Predict images in many files: for each of them a file of predictions of the same name, and a manifest at last.
-
-    Run it again after an interruption: files that are whole are not predicted again.
+) -> list[PredictedShard]:
+    """What a model says of images in many files: one for each of them, which makes the predictions when it is read.
 
     Args:
         model: the folder of a run, an ONNX file, or a module, which other processes are sent with each file.
         data: a folder of Parquet files or tar shards of images, here or in an object store such as `s3://bucket/images`;
             or anything else that `counterpoise.data.resolve` knows, which is then one file.
-        out: folder for the predictions, here or in a store; or one file, `NAME.parquet`, which this process writes.
         config: classes, shape and normalisation, of a module or of an ONNX file that another program wrote.
         split: of the data; by default `test`, or all where they are not divided.
         domain: of the data, for sets of domains; such a set is one file.
@@ -120,25 +114,46 @@ def predict_shards(
         unreadable: what is done with images that cannot be decoded; by default what the run did, or they are refused.
         batch: images that are predicted at a time; by default as many as the run's recipe says, or 500.
         device: where to compute.
+    """
+    for name, value in {"size": size, "batch": batch}.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    source = model_source(model, config)
+    about = loaded(source, "cpu")  # whoever gives out the work may have no other device
+    own = about.own.options if about.own is not None else DataOptions(size=None, unreadable="refuse")
+    job = Job(
+        source,
+        device,
+        size or own.size,
+        batch or about.batch,
+        ood,
+        about.header,
+        about.members,
+        unreadable or own.unreadable,
+    )
+    return [PredictedShard(job, images) for images in _own_shards(about.own, data, split, domain=domain, root=root)]
+
+
+def write_shards(
+    shards: Sequence[PredictedShard],
+    out: str | FilePath,
+    *,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> FilePath:
+    """Write for each file of images one of predictions of the same name, and a manifest at last.
+
+    Run it again after an interruption: files that are whole are not predicted again.
+
+    Args:
+        shards: as `predicted_shards` gives them.
+        out: folder for the predictions, here or in a store; or one file, `NAME.parquet`, which this process writes.
         engine: what predicts files in parallel: `counterpoise.scoring.Processes` or `counterpoise.scoring.Ray`.
         progress: called after every file.
 
     Returns:
         The path of the manifest, or of the one file.
     """
-    shards = _shards(
-        model,
-        data,
-        config=config,
-        split=split,
-        domain=domain,
-        root=root,
-        size=size,
-        ood=ood,
-        unreadable=unreadable,
-        batch=batch,
-        device=device,
-    )
     folder = as_path(out)
     if folder.suffix.lower() == ".parquet":
         return _one_file(folder, shards, engine=engine, progress=progress)
@@ -163,35 +178,11 @@ def predict_shards(
 
 
 def score_shards(
-    model: str | FilePath | nn.Module,
-    data: str | Path,
-    *,
-    config: ModelConfig | None = None,
-    split: str | None = None,
-    domain: str | None = None,
-    root: Path | None = None,
-    size: int | None = None,
-    unreadable: Unreadable | None = None,
-    batch: int | None = None,
-    device: str = "cpu",
-    engine: Engine | None = None,
-    progress: Progress | None = None,
+    shards: Sequence[PredictedShard], *, engine: Engine | None = None, progress: Progress | None = None
 ) -> Evaluation:
-    """What `score_files` gives of the predictions of `predict_shards`, without writing them; arguments as there."""
-    shards = _shards(
-        model,
-        data,
-        config=config,
-        split=split,
-        domain=domain,
-        root=root,
-        size=size,
-        ood=False,
-        unreadable=unreadable,
-        batch=batch,
-        device=device,
-    )
-    files = ModelFiles(_Tables(str(as_path(data)), shards), None, Reading(), shards[0].opened(Reading()))
+    """What `score_files` gives of the files of `write_shards`, without writing them."""
+    tables = _Tables(shards[0].images.source.location, shards)
+    files = ModelFiles(tables, None, Reading(), shards[0].opened(Reading()))
     return score_models([files], threads=1, engine=engine, progress=progress)
 
 
@@ -215,39 +206,6 @@ def _write(path: FilePath, tables: Iterator[Predictions]) -> None:
     with PredictionWriter(path) as writer:
         for table in tables:
             writer.append(table)
-
-
-def _shards(
-    model: str | FilePath | nn.Module,
-    data: str | Path,
-    *,
-    config: ModelConfig | None,
-    split: str | None,
-    domain: str | None,
-    root: Path | None,
-    size: int | None,
-    ood: bool,
-    unreadable: Unreadable | None,
-    batch: int | None,
-    device: str,
-) -> list[PredictedShard]:
-    for name, value in {"size": size, "batch": batch}.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    source = model_source(model, config)
-    about = loaded(source, "cpu")  # whoever gives out the work may have no other device
-    own = about.own.options if about.own is not None else DataOptions(size=None, unreadable="refuse")
-    job = Job(
-        source,
-        device,
-        size or own.size,
-        batch or about.batch,
-        ood,
-        about.header,
-        about.members,
-        unreadable or own.unreadable,
-    )
-    return [PredictedShard(job, images) for images in _own_shards(about.own, data, split, domain=domain, root=root)]
 
 
 def _own_shards(

@@ -21,7 +21,7 @@ from counterpoise._addresses import read_text
 from counterpoise._digests import SUMS, changed_in, read_sums
 from counterpoise._documents import Upgrade, from_document, to_document
 from counterpoise._files import write_text
-from counterpoise._locks import claimed, holding, is_claimed, lock_of
+from counterpoise._locks import claimed, holding, lock_of
 from counterpoise.recipes.versions import recipe_to_version_2
 from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.folder import RunFolder
@@ -204,7 +204,13 @@ class Store:
 
     def is_held(self, cell: str) -> bool:
         """Whether a process works on a cell now; of a store that cannot be written to it is believed."""
-        return is_claimed(self.run_folder(cell).path)
+        try:
+            claim = claimed(self.run_folder(cell).path)
+        except OSError:
+            return True
+        if claim is not None:
+            claim.release()
+        return claim is None
 
 
 def newest_step(run: RunFolder) -> int:
