@@ -183,9 +183,7 @@ def a_decompression_bomb(place):
     return place
 
 
-@odd(
-    r"(?s)^pets: 20 images, 2 classes of 10$.*1 image lies beside the class folders, of no class, .* left out: .*new.png"
-)
+@odd(r"(?s)^pets: 20 images, 2 classes of 10$.*1 image lies beside the class folders.* left out: .*new.png")
 def other_files_among_them(place):
     shutil.copy(pets(place) / "cat" / "0.png", place / "new.png")
     for name in ("Thumbs.db", ".DS_Store", "notes.txt", "._0.png"):

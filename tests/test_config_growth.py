@@ -90,13 +90,14 @@ def test_what_can_change_a_result_is_a_part_of_the_digest(other):
 
 
 @pytest.mark.parametrize(
-    ("method", "rate"), [("ce", 0.01), ("mte1", 0.01), ("mte2", 0.01), ("mte-lite", 0.05), ("nobody's", 0.01)]
+    ("method", "rate"), [("ce", 0.01), ("mte1", 0.01), ("mte2", 0.01), ("mte-lite", None), ("nobody's", 0.01)]
 )
 def test_auxiliaries_learn_at_the_methods_rate_unless_told(method, rate):
+    """Of mte-lite at the primary's."""
     recipe = Recipe(method=method)
-    assert recipe.optimizer_in_force.first_auxiliary_lr == rate
-    told = replace(recipe, optimizer=OptimizerOptions(auxiliary_lr=rate))
-    assert told.digest == recipe.digest
+    assert recipe.optimizer_in_force.first_auxiliary_lr == (rate or recipe.optimizer.lr)
+    told = OptimizerOptions(auxiliary_lr=rate) if rate else OptimizerOptions(auxiliary_factor=1.0)
+    assert replace(recipe, optimizer=told).digest == recipe.digest
     other = replace(recipe, optimizer=OptimizerOptions(auxiliary_lr=0.02))
     assert other.optimizer_in_force.first_auxiliary_lr == 0.02
     assert other.digest != recipe.digest

@@ -26,7 +26,6 @@ from tools.comparison_tables import comparison_section
 from tools.coverage_tables import few_errors_section, paired_section
 from tools.decision_tables import gate_section, slices_section
 from tools.guarantees_tables import guarantees_section
-from tools.headline import headline_section
 from tools.markdown import markdown_table, replace_section
 from tools.monitor_tables import monitor_section
 from tools.remote_tables import remote_section
@@ -341,7 +340,6 @@ STUDY_SECTIONS = {
     **study_tables.SECTIONS,
     "study-verdicts": ("docs/study.md", verdicts_section),
     "study-claims": ("docs/study.md", claims_section),
-    "study-headline": ("README.md", headline_section),
 }
 """By name: the page that shows this of the reduced-scale study, and how."""
 

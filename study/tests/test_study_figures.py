@@ -1,5 +1,7 @@
 """The figures of a benchmark: the numbers in them are those of the records, and labels can be read."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -137,6 +139,19 @@ def test_dots_before_and_after_scaling(studies):
             for row in group.rows
         ]
         assert points(figure, f"auroc {name}")[:, 0] == pytest.approx(expected)
+
+
+def test_a_legend_of_long_names_stays_within_the_figure(studies):
+    group = studies["cost"].groups[0]
+    long = [
+        replace(row, setting=replace(row.setting, variant=f"{count} of every 10 steps in the second half of training"))
+        for count, row in enumerate(group.rows)
+    ]
+    figure = figures.trade_off(replace(group, rows=long))
+    (legend,) = figure.legends
+    figure.draw_without_rendering()
+    extent = legend.get_window_extent()
+    assert 0 <= extent.x0 < extent.x1 <= figure.bbox.width
 
 
 def test_the_front_joins_those_that_nothing_of_less_work_reaches(studies):

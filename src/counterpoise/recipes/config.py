@@ -135,10 +135,11 @@ class OptimizerOptions:
     lr: float = 0.1
     """Learning rate of the primary, and of every model of deep mutual learning."""
     auxiliary_lr: float | None = field(default=None, metadata=first_value(AUXILIARY_LR))
-    """Learning rate of the auxiliaries, which never decays; None for the method's: 0.01, and of mte-lite 0.05. Without
-    effect where auxiliary_factor is given."""
+    """Learning rate of the auxiliaries, which never decays; None for 0.01, and of mte-lite for a rate that follows the
+    primary's. Without effect where auxiliary_factor is given."""
     auxiliary_factor: float | None = None
-    """Learning rate of the auxiliaries as a factor of the primary's, which it then follows; None for auxiliary_lr."""
+    """Learning rate of the auxiliaries as a factor of the primary's, which it then follows; None for auxiliary_lr, or
+    where that is None too, for the method's: 1 of mte-lite."""
     layer_decay: float = 1.0
     """Factor from the learning rate of one layer to that of the layer before it; 1 for one rate in all layers."""
     frozen_epochs: int = 0
@@ -360,10 +361,12 @@ class Recipe:
     @property
     def optimizer_in_force(self) -> OptimizerOptions:
         """The recipe's, with the method's learning rate of auxiliaries where it says nothing."""
-        if self.optimizer.auxiliary_lr is not None:
-            return self.optimizer
-        rate = METHODS[self.method].auxiliary_lr if self.method in METHODS else AUXILIARY_LR
-        return replace(self.optimizer, auxiliary_lr=rate)
+        told, factor = self.optimizer, self.optimizer.auxiliary_factor
+        if told.auxiliary_lr is not None:
+            return told
+        if factor is None and self.method in METHODS:
+            factor = METHODS[self.method].auxiliary_factor
+        return replace(told, auxiliary_lr=AUXILIARY_LR, auxiliary_factor=factor)
 
     def objective(self, models: "Sequence[nn.Module]") -> "Objective":
         """The method's objective over networks, the primary first, with what auxiliaries leave out."""

@@ -29,6 +29,7 @@ from counterpoise_study.summary import Summary, mean, summarise  # noqa: E402
 from counterpoise_study.tables import BLOCKS  # noqa: E402
 
 _PANEL_INCHES = 3.6
+_MOST_COLUMNS = 5
 _SWEPT = "alpha"
 _HIGHEST_LEVEL = 1 - 1e-15
 """Nearer to 1, the quantile of a level is infinite."""
@@ -97,7 +98,7 @@ def trade_off(group: Group) -> Figure:
             scaled = ", after temperature scaling" if key is Key.NLL else ""
             axes.set(xlabel="FLOPs of training, over cross-entropy", ylabel=metric_title(KEY_INFO[key]) + scaled)
             axes.margins(0.12)
-        _legend_below(figure, most=4)
+        _legend_below(figure)
         return figure
 
 
@@ -241,9 +242,14 @@ def _panels(figure: Figure, count: int, *, share_y: bool = False) -> list[Axes]:
     return list(figure.subplots(1, count, sharey=share_y, squeeze=False)[0])
 
 
-def _legend_below(figure: Figure, *, most: int = 5) -> None:
+def _legend_below(figure: Figure) -> None:
+    """In as many columns as the figure is wide enough for."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), most))
+    for columns in range(min(len(labels), _MOST_COLUMNS), 0, -1):
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def _alpha(row: Row) -> float:
