@@ -60,6 +60,14 @@ def test_odd_images_end_in_a_result_or_in_a_sentence(name, tmp_path, capsys):
     assert re.search(expected, found, flags=re.MULTILINE), found
 
 
+def test_classes_that_only_look_alike_are_refused(tmp_path):
+    """As of a training set packed on Linux and a test set packed on a Mac."""
+    photos(tmp_path / "train", {"caf\u00e9": 5, "tea": 5})
+    photos(tmp_path / "test", {"cafe\u0301": 5, "tea": 5})
+    with pytest.raises(ValueError, match=r"two classes 'caf.+', spelt 'cafe\\u0301' and 'caf\\xe9' in Unicode; give"):
+        resolve(tmp_path)
+
+
 def test_damage_is_refused_where_it_is_not_to_be_skipped(tmp_path):
     path = a_corrupt_file(tmp_path / "pets")
     with pytest.raises(ValueError, match=r"dog/broken.jpg, row 20 of .*; remove it, or .*: --data.unreadable skip"):

@@ -3,7 +3,8 @@
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
@@ -313,8 +314,20 @@ def _of_folder(path: Path) -> DataSource:
     classes = tuple(sorted({each for folder in folders.values() for each in _classes_in(folder)}))
     if not classes and not any(pictures_in(path, "")):
         raise ValueError(f"{path} holds neither Parquet files nor tar shards nor class folders of images")
+    _require_told_apart(classes, path)
     files = {split: (str(folder),) for split, folder in folders.items()}
     return DataSource(_unknown(name, classes), "folder", str(path), files)
+
+
+def _require_told_apart(classes: Sequence[str], path: Path) -> None:
+    """Refuse class folders whose names look alike, as when some of them were packed on a Mac."""
+    forms = {unicodedata.normalize("NFC", name): name for name in classes}
+    for name in classes:
+        if (other := forms[unicodedata.normalize("NFC", name)]) != name:
+            raise ValueError(
+                f"{path} has two classes {name!r}, spelt {name!a} and {other!a} in Unicode; give their "
+                "folders the same name"
+            )
 
 
 def _classes_in(folder: Path) -> list[str]:
