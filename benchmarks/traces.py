@@ -1,8 +1,8 @@
-"""Losses of 100 steps of every method on real images: `python -m benchmarks.traces [--write]`.
+"""Losses of 100 steps of every method on real images: `python -m benchmarks.traces [--write METHOD ...]`.
 
 The traces in `tests/golden/traces.json` are what a change of the code must not change. Other processors round
 differently and training amplifies it, so the comparison has a tolerance; between two runs on one machine there is none
-(`tests/test_resume.py`). `--write` replaces the traces, which is a decision and not a repair.
+(`tests/test_resume.py`). `--write` replaces the traces of the methods it names, which is a decision and not a repair.
 """
 
 import argparse
@@ -29,16 +29,15 @@ whose loss jumps when a sample changes from wrong to right."""
 def main() -> None:
     """Compare every trace, or write them anew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="replace the traces")
+    parser.add_argument("--write", nargs="+", choices=METHODS, default=(), help="replace the traces of these methods")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     found = {}
-    for method in METHODS:
+    for method in options.write or METHODS:
         progress(method)
         found[method] = trace(method, threads=options.threads)
     if options.write:
-        GOLDEN.parent.mkdir(exist_ok=True)
-        GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
+        GOLDEN.write_text(json.dumps(json.loads(GOLDEN.read_text()) | found, indent=1) + "\n")
     figures = {method: difference(losses, golden(method)) for method, losses in found.items()}
     checks = [Check(f"{method}: mean relative difference", figures[method], at_most=TOLERANCE) for method in figures]
     finish("python -m benchmarks.traces", figures, checks)
