@@ -15,8 +15,8 @@ FASTER = 0.05
 TRUNK = "trunk-2"
 """The shared trunk whose hyper-parameters the other shared trunks take."""
 
-BEST = (TRUNK, f"{TRUNK}-every-2")
-"""The two that were best in small, which large has too."""
+BEST = (f"{TRUNK}-every-2-rate-follows", "rate-follows")
+"""The two that were best in small, of one network, which large has too."""
 
 STAGES = {2: "layer2", 1: "layer1", 3: "layer3"}
 """Of a ResNet, by number; the one that the others take hyper-parameters from comes first."""
@@ -83,11 +83,14 @@ def savings(recipe: Recipe, *, stages: Mapping[int, str] = STAGES) -> Mapping[st
 
 def small_settings(recipe: Recipe, title: str, *, stages: Mapping[int, str] = STAGES) -> tuple[Setting, ...]:
     """All methods, then MTE-1 with each saving; those with a shared trunk are tuned together, others as published."""
-    settings = [Setting(name=SMALL, title=title, recipe=recipe)]
-    for name, saving in savings(recipe, stages=stages).items():
-        tuned_in = f"{SMALL}-{TRUNK}" if name.startswith("trunk") else SMALL
-        settings.append(_with(saving, f"{SMALL}-{name}", title, tuned_in="" if name == TRUNK else tuned_in))
-    return tuple(settings)
+    found = savings(recipe, stages=stages).items()
+    return (
+        Setting(name=SMALL, title=title, recipe=recipe),
+        *(
+            _with(saving, f"{SMALL}-{name}", title, tuned_in="" if name == TRUNK else _tuned_in(name))
+            for name, saving in found
+        ),
+    )
 
 
 def large_settings(recipe: Recipe, title: str, *, stages: Mapping[int, str] = STAGES) -> tuple[Setting, ...]:
@@ -95,8 +98,13 @@ def large_settings(recipe: Recipe, title: str, *, stages: Mapping[int, str] = ST
     found = savings(recipe, stages=stages)
     return (
         Setting(name=LARGE, title=title, recipe=recipe, tuned_in=SMALL, methods=LARGE_METHODS),
-        *(_with(found[name], f"{LARGE}-{name}", title, tuned_in=f"{SMALL}-{TRUNK}") for name in BEST),
+        *(_with(found[name], f"{LARGE}-{name}", title, tuned_in=_tuned_in(name)) for name in BEST),
     )
+
+
+def _tuned_in(saving: str) -> str:
+    """The setting whose hyper-parameters are taken."""
+    return f"{SMALL}-{TRUNK}" if saving.startswith(TRUNK.partition("-")[0]) else SMALL
 
 
 def _with(saving: tuple[str, Recipe], name: str, title: str, *, tuned_in: str) -> Setting:
