@@ -51,7 +51,7 @@ def main() -> None:
     (finetuning,) = collect(Store(ROOT / "study" / "results-finetune"))
     for name, (page, drawn) in finetuning_tables.SECTIONS.items():
         pages.setdefault(ROOT / page, {})[name] = drawn(finetuning)
-    (costs,) = collect(Store(ROOT / "study" / "results-cost"))
+    (costs,) = collect(Store(ROOT / "study" / "results-cost"), studies=["cost"])
     for name, (page, tabled) in cost_tables.SECTIONS.items():
         pages.setdefault(ROOT / page, {})[name] = tabled(costs)
     for name, (page, said) in guide_examples.SECTIONS.items():
