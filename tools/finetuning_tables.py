@@ -1,6 +1,6 @@
 """What the documentation shows of the study of fine-tuning, from the records that are kept of it so far."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from counterpoise.metrics.estimates import KEY_INFO, Key
 from counterpoise.report.numbers import metric_title, number
@@ -19,7 +19,6 @@ SHOWN = (
     *((key, scaled) for key in (Key.ECE, Key.NLL, Key.AUROC) for scaled in (False, True)),
 )
 """Metrics, as trained and after temperature scaling, which leaves accuracy as it is."""
-HEADLINE = tuple((key, scaled) for key, scaled in SHOWN if key is not Key.AUROC)
 MISSING = "not run"
 
 
@@ -109,14 +108,14 @@ def domains_section(study: StudyResults, *, images: Images) -> str:
     return "\n\n".join(tables)
 
 
-def means_section(study: StudyResults, *, images: Images, shown: Sequence[tuple[Key, bool]] = SHOWN) -> str:
+def means_section(study: StudyResults, *, images: Images) -> str:
     """The mean over the domains, of the seeds that have all of them."""
     rows = []
     for label in _labels(study):
-        found = [summarise(list(_means(study, label, key, images, scaled=scaled).values())) for key, scaled in shown]
-        cells = [summary_text(key, each) if each.count else "" for (key, _), each in zip(shown, found, strict=True)]
+        found = [summarise(list(_means(study, label, key, images, scaled=scaled).values())) for key, scaled in SHOWN]
+        cells = [summary_text(key, each) if each.count else "" for (key, _), each in zip(SHOWN, found, strict=True)]
         rows.append([label, *cells, f"{found[0].count} of {len(study.request.seeds)}"])
-    return markdown_table(_heads("seeds with all domains", shown=shown), rows)
+    return markdown_table(_heads("seeds with all domains"), rows)
 
 
 def differences_section(study: StudyResults, *, images: Images) -> str:
@@ -149,8 +148,8 @@ def _count(row: Row) -> str:
     return f"{done} of {len(row.line.seeds)}" if done else MISSING
 
 
-def _heads(*last: str, shown: Sequence[tuple[Key, bool]] = SHOWN) -> list[str]:
-    return ["", *map(head, shown), *last]
+def _heads(*last: str) -> list[str]:
+    return ["", *map(head, SHOWN), *last]
 
 
 def head(shown: tuple[Key, bool]) -> str:
@@ -190,6 +189,5 @@ SECTIONS: Mapping[str, tuple[str, Callable[[StudyResults], str]]] = {
     "finetune-in-domain-differences": (PAGE, lambda study: differences_section(study, images="in-domain")),
     "finetune-left-out": (PAGE, lambda study: domains_section(study, images="test")),
     "finetune-in-domain": (PAGE, lambda study: domains_section(study, images="in-domain")),
-    "finetune-headline": ("README.md", lambda study: means_section(study, images="test", shown=HEADLINE)),
 }
 """By name: the page that shows it, and how."""
