@@ -18,8 +18,8 @@ SHOWN = ((Key.ACCURACY, False), (Key.ECE, False), (Key.NLL, False), (Key.NLL, Tr
 HEADLINE = (*SHOWN[:2], (Key.ECE, True), *SHOWN[2:])
 """Those of the README."""
 
-REFERENCES = ("ce", "ls", "fl", "pskd", "dml", "mte1")
-"""What the others are held against: plain training, the rivals, and MTE-1 as published."""
+REFERENCES = ("ce", "ls", "fl", "pskd", "dml", "de3", "mte1", "mte2")
+"""What the others are held against: plain training, the rivals, and MTE as published."""
 
 RECOMMENDED = "trunk-2-every-2-rate-follows"
 """The saving that is the method `mte-lite`."""
