@@ -13,7 +13,7 @@ from counterpoise.metrics import Performance, ScoreOptions, Scores, ScoreState, 
 from counterpoise.metrics.comparison import Evaluation, compare
 from counterpoise.metrics.scores import CoverageTable, GroupScores, GuaranteeTrial, Source
 from counterpoise.scoring.guarantees import try_guarantees
-from counterpoise.scoring.recalibration import try_temperature
+from counterpoise.scoring.recalibration import compare_scaled, try_temperature
 
 SAMPLES, CLASSES, BINS, LEVEL = 1500, 5, 10, 0.9
 CLASS_NAMES = ["cat", "dog", "horse", "ship", "truck"]
@@ -106,7 +106,9 @@ def evaluation(models: int = 1) -> Evaluation:
     notices = ["12 rows without a label were left out"]
     if models == 1:
         return Evaluation(found, None, notices)
-    return Evaluation(found, compare(found, [_state(model).headline for model in range(models)], level=LEVEL), notices)
+    headlines = [_state(model).headline for model in range(models)]
+    scaled = compare_scaled([each.trial for each in headlines], found, options=_OPTIONS)
+    return Evaluation(found, compare(found, headlines, level=LEVEL), notices, scaled)
 
 
 _OPTIONS = ScoreOptions(bins=BINS, level=LEVEL, paired=True)

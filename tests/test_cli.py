@@ -200,7 +200,7 @@ def test_large_files_are_announced_while_their_digests_are_checked(folder, monke
 
 def test_a_reader_that_goes_away_is_no_error(folder, programs):
     files = " ".join([str(folder / "honest.parquet")] * 4)  # more output than a pipe holds, so that it must be read
-    command = f"{programs / 'python'} -m counterpoise.cli evaluate {files} --json | head -c 10"
+    command = f"{programs / 'python'} -m counterpoise evaluate {files} --json | head -c 10"
     done = subprocess.run(  # noqa: S602
         f"set -o pipefail; {command}", shell=True, executable="bash", capture_output=True, text=True, check=False
     )

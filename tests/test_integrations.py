@@ -89,7 +89,7 @@ def test_measures_in_a_collection_do_not_share_their_states():
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "counterpoise.cli", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "counterpoise", *arguments], capture_output=True, text=True, check=False
     )
 
 

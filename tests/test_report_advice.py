@@ -68,7 +68,7 @@ def test_as_many_more_samples_as_are_advised_decide_if_the_difference_stays(tmp_
 
 
 def test_a_decided_comparison_names_the_model_and_what_it_loses():
-    evaluation = made.evaluation(2)
+    evaluation = replace(made.evaluation(2), scaled=None)
     line = advice_between(evaluation).line
     nll = evaluation.comparison.differences[0].estimates[Key.NLL]
     assert nll.high < 0
@@ -79,12 +79,69 @@ def test_a_decided_comparison_names_the_model_and_what_it_loses():
     assert "worse, beyond chance, in Accuracy" in advice_between(replace(evaluation, comparison=worse)).why
 
 
+def test_a_lead_says_whether_it_outlives_temperature_scaling():
+    evaluation = made.evaluation(2)
+    (difference,) = evaluation.scaled.differences
+    for nll, words in (
+        (Estimate(-0.05, -0.08, -0.02), "it stays ahead"),
+        (Estimate(-0.05, -0.12, 0.02), "chance may explain what is left"),
+    ):
+        scaled = replace(difference, estimates=difference.estimates | {Key.NLL: nll})
+        after = [{Key.NLL: Estimate(value, value, value)} for value in (0.5, 0.45)]
+        models = [
+            replace(model, recalibration=replace(model.recalibration, after=each))
+            for model, each in zip(evaluation.models, after, strict=True)
+        ]
+        changed = replace(evaluation.scaled, differences=[scaled])
+        advice = advice_between(replace(evaluation, models=models, scaled=changed))
+        assert advice.line.startswith("Take net 1")
+        assert words in advice.why
+
+
+@pytest.mark.parametrize("third", [False, True])
+def test_what_is_the_best_after_scaling_alone_is_advised_with_its_temperature(tmp_path, third):
+    generator = torch.Generator().manual_seed(0)
+    truth = 6 * torch.randn(4000, 10, generator=generator)
+    labels = torch.multinomial(torch.softmax(truth, -1), 1, generator=generator).squeeze(-1)
+    sharpness = {"sharp": (2.0, 0.4), "calm": (0.95, 0.7)} | ({"worst": (1.0, 2.0)} if third else {})
+    for name, (factor, noise) in sharpness.items():
+        logits = factor * (truth + noise * torch.randn(truth.shape, generator=generator))
+        write_predictions(tmp_path / f"{name}.parquet", Predictions.of(logits=logits, labels=labels))
+    evaluation = score_files([tmp_path / f"{name}.parquet" for name in sharpness])
+    advice = advice_between(evaluation)
+    temperature = evaluation["sharp"].recalibration.temperature
+    assert evaluation["calm"][Key.NLL].value < evaluation["sharp"][Key.NLL].value
+    assert advice.line.startswith(f"Divide the logits of sharp by {temperature:.2f}, and take it: ")
+    assert "calm leads" in advice.why
+    if third:
+        assert "beyond chance against each of the 2 others, scaled too" in advice.line
+    else:
+        nll = evaluation.scaled.differences[0].estimates[Key.NLL]
+        assert (
+            f"{nll.value:.4f} nats lower than that of calm, scaled too ({nll.low:.4f} to {nll.high:.4f})" in advice.line
+        )
+    # The same where chance may explain who leads without.
+    undecided = [
+        replace(each, estimates=each.estimates | {Key.NLL: Estimate(0.01, -0.01, 0.03)})
+        for each in evaluation.comparison.differences
+    ]
+    close = replace(evaluation, comparison=replace(evaluation.comparison, differences=undecided))
+    assert advice_between(close).line == advice.line
+    assert "chance may explain who leads" in advice_between(close).why
+    # A temperature at its bound was not found.
+    models = [
+        replace(model, recalibration=replace(model.recalibration, state="at highest temperature"))
+        for model in evaluation.models
+    ]
+    assert advice_between(replace(evaluation, models=models)).line.startswith("Take calm")
+
+
 def test_nothing_is_said_of_models_that_are_not_compared():
     assert advice_between(Evaluation(made.evaluation(2).models)) is None
 
 
 def test_differences_that_are_too_small_are_called_equal():
-    evaluation = made.evaluation(2)
+    evaluation = replace(made.evaluation(2), scaled=None)
     (difference,) = evaluation.comparison.differences
     tiny = difference.estimates | {Key.NLL: Estimate(0.0001, -0.0499, 0.0501)}
     close = replace(evaluation.comparison, differences=[replace(difference, estimates=tiny)])

@@ -222,7 +222,8 @@ def test_tables_hold_the_numbers(undrawn):
     evaluation = made.evaluation(3)
     found = Document(rendered(evaluation, risk=0.2))
     rows = [row for table in found.tables for row in table]
-    expected = [numbers.summary(evaluation), numbers.paired_differences(evaluation)]
+    differences = numbers.paired_differences(evaluation), numbers.scaled_differences(evaluation)
+    expected = [numbers.summary(evaluation), *differences]
     for model in evaluation.models:
         expected += [numbers.reliability_table(model), numbers.class_table(model, most=50), numbers.risk_table(model)]
         expected += [numbers.recalibration_table(model), numbers.severity_table(model), slices.slice_table(model)]

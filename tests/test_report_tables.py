@@ -91,6 +91,7 @@ def test_csv_gives_back_every_estimate(three):
             found = difference.estimates if section.ood is None else difference.ood[section.ood]
             expected += [found[key] for key in section.estimates(first) if key in found]
         assert len(expected) - before == len(difference.estimates) + sum(map(len, difference.ood.values()))
+    expected += [estimate for each in evaluation.scaled.differences for estimate in each.estimates.values()]
     assert len(rows) == len(expected)
     assert len({(row["model"], row["section"], row["metric"]) for row in rows}) == len(rows)
     assert "'" not in text

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 import counterpoise
+import evaluations as made
 from counterpoise.calibrators import TemperatureScaling
 from counterpoise.metrics import ScoreOptions, ScoreState
 from counterpoise.metrics.estimates import Key
 from counterpoise.metrics.keys import sample_keys
 from counterpoise.metrics.trial import MOST_SAMPLES, TrialSample
 from counterpoise.scoring import fit_temperature, score_files
-from counterpoise.scoring.recalibration import try_temperature
+from counterpoise.scoring.recalibration import compare_scaled, try_temperature
 from scored_files import K, drawn, same_estimates, write
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
@@ -29,6 +30,48 @@ def test_temperature_is_fitted_on_one_half_and_measured_on_the_other(tmp_path):
     assert sum(tried.bins_before.count) == sum(tried.bins_after.count) == 2000
     few = write(tmp_path / "few.parquet", logits=logits[:150], labels=labels[:150])
     assert score_files([few]).models[0].recalibration is None
+
+
+def test_models_are_compared_after_scaling_on_what_no_temperature_was_fitted_on(tmp_path):
+    logits, labels = drawn(10, n=4000, sharpness=3.0)
+    better = logits + 0.8 * torch.nn.functional.one_hot(labels, K)
+    paths = [
+        write(tmp_path / f"{name}.parquet", logits=each, labels=labels)
+        for name, each in (("as-it-is", logits), ("cooler", logits / 3), ("better", better))
+    ]
+    found = score_files(paths)
+    cooler, gained, _ = (each.estimates for each in found.scaled.differences)
+    assert found.scaled.samples == 2000
+    assert set(cooler) == set(found.models[0].recalibration.after)
+    # What differs in temperature alone, differs in nothing once scaled.
+    assert found.comparison.differences[0].estimates[Key.NLL].high < -0.1
+    for key in (Key.NLL, Key.BRIER, Key.MEAN_GAP):
+        assert cooler[key].value == pytest.approx(0, abs=1e-4)
+    assert gained[Key.NLL].high < 0
+    for key, estimate in gained.items():
+        first, third = (found.models[place].recalibration.after[key].value for place in (0, 2))
+        assert estimate.value == pytest.approx(third - first, abs=1e-6)
+    assert type(found).from_json(found.to_json()) == found
+
+
+def test_nothing_is_compared_after_scaling_where_that_was_not_tried_alike(tmp_path):
+    logits, labels = drawn(10, n=150)
+    one, other = (
+        write(tmp_path / f"{name}.parquet", logits=each, labels=labels)
+        for name, each in (("a", logits), ("b", -logits))
+    )
+    few = score_files([one, other])
+    assert few.comparison is not None
+    assert few.scaled is None
+    samples = []
+    for first in (0, 1000):
+        state = ScoreState(classes=K)
+        more, its_labels = drawn(10, n=600)
+        state.update(logits=more, labels=its_labels, ids=np.arange(first, first + 600))
+        samples.append(state.headline.trial)
+    models = [made.scores(0), made.scores(1)]
+    assert compare_scaled(samples, models, options=ScoreOptions()) is None
+    assert compare_scaled([samples[0]] * 2, models, options=ScoreOptions()).samples == 300
 
 
 def test_the_sample_that_a_temperature_is_tried_on_depends_on_ids_alone():

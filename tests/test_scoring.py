@@ -254,7 +254,7 @@ def test_foreign_files_must_be_of_the_same_kind(tmp_path):
     other = write(tmp_path / "b.parquet", probabilities=torch.softmax(logits, -1))
     with pytest.raises(PredictionFileError, match=r"b\.parquet: it holds probabilities for 4 classes"):
         score_files([path], ood=[other])
-    with pytest.raises(ValueError, match="2 models and 1 files of OOD samples"):
+    with pytest.raises(ValueError, match="2 models: give 2 files of OOD samples, one for each in order, not 1"):
         score_files([path, path], ood=[other])
     with pytest.raises(ValueError, match="at least one"):
         score_files([])

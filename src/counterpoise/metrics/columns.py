@@ -34,7 +34,6 @@ class Column(NamedTuple):
         return cls(np.array(column, np.int64), list(codes))
 
     def take(self, rows: Mask) -> "Column":
-        """The rows where the mask is True."""
         return Column(self.codes[rows], self.values)
 
 

@@ -89,11 +89,19 @@ class Evaluation(Mapping[str, Scores]):
     """Scores of one or several models, and how they compare where they saw the same samples.
 
     Prints as tables, renders in a notebook; a mapping from the names of the models to their scores.
+
+    Attributes:
+        models: their scores.
+        comparison: paired differences.
+        notices: what is to be known of the input.
+        scaled: the same after temperature scaling of each model, on samples that no temperature was fitted on. What a
+            model gains by being better calibrated alone is gone there (Ashukha et al., 2020).
     """
 
     models: list[Scores]
     comparison: Comparison | None = None
     notices: list[str] = field(default_factory=list)
+    scaled: Comparison | None = None
 
     def info_of(self, key: str) -> MetricInfo:
         """Title, unit and better direction of a metric that some model has."""

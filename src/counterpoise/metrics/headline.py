@@ -52,7 +52,6 @@ class Headline:
             self.trial.add(batch, keys, groups)
 
     def merge(self, other: "Headline") -> None:
-        """Add what another has seen."""
         if other.sums and not self.sums:
             self.sums = [{name: value.clone() for name, value in sums.items()} for sums in other.sums]
         elif other.sums:

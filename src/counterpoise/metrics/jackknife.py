@@ -65,7 +65,6 @@ class LeftOut:
         return Estimate(value, low - float(other.whole.bias), high + float(self.whole.bias))
 
     def interval(self, value: float, *, room: float, level: float) -> Interval:
-        """Of one model."""
         if self.whole is None:
             return jackknife_interval(value, self.values.double(), room=max(room, self.step), level=level)
         low, high = jackknife_interval(float(self.whole.value), self.values.double(), room=room, level=level)

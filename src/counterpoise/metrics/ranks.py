@@ -56,24 +56,20 @@ class CellCounts:
 
     @classmethod
     def of(cls, score: str, columns: Sequence[ScoreColumn]) -> "CellCounts":
-        """Of samples."""
         places = [column.group.long() * CELLS + unit_or_score_cells(score, column.scores) for column in columns]
         return cls(*torch.unique(torch.cat(places or [torch.zeros(0, dtype=torch.int64)]), return_counts=True))
 
     def plus(self, other: "CellCounts") -> "CellCounts":
-        """Of both together."""
         places, index = torch.unique(torch.cat([self.places, other.places]), return_inverse=True)
         counts = torch.zeros_like(places).index_add_(0, index, torch.cat([self.counts, other.counts]))
         return CellCounts(places, counts)
 
     @property
     def cell(self) -> Tensor:
-        """Of each count."""
         return self.places % CELLS
 
     @property
     def group(self) -> Tensor:
-        """Of each count."""
         return self.places // CELLS
 
     def total(self) -> Tensor:
@@ -127,19 +123,16 @@ class Ranks:
         return self._counted is None
 
     def add(self, columns: LabelledColumns) -> None:
-        """Add labelled samples."""
         self._labelled.append(columns)
         self.samples += len(columns.hits)
         self._settle(len(columns.hits))
 
     def add_ood(self, name: str, column: ScoreColumn) -> None:
-        """Add samples of an OOD set."""
         self._ood.setdefault(name, []).append(column)
         self.ood_samples[name] = self.ood_samples.get(name, 0) + len(column.scores)
         self._settle(len(column.scores))
 
     def merge(self, other: "Ranks") -> None:
-        """Add what another has seen."""
         self._labelled += other._labelled
         self.samples += other.samples
         for name, columns in other._ood.items():
@@ -198,7 +191,6 @@ class Ranks:
         return _by_group(list(self._cells()), [outside], groups)
 
     def tensors(self) -> Tensors:
-        """All that has been seen."""
         self.settle()
         if self._counted is not None:
             counted = {f"cells/{part.name}": getattr(self._counted.confidence, part.name) for part in fields(BinSums)}
@@ -219,7 +211,6 @@ class Ranks:
 
     @classmethod
     def of_tensors(cls, tensors: Tensors, *, score: str, exact_samples: int | None) -> "Ranks":
-        """What `tensors` gave."""
         ranks = cls(score=score, exact_samples=exact_samples)
         sets = dict.fromkeys(
             name.removeprefix("ood/").rpartition("/")[0] for name in tensors if name.startswith("ood/")

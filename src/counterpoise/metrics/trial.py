@@ -46,7 +46,6 @@ class TrialSample:
         self._consider(sampling_priority(keys), TrialRows(batch.as_logits(), batch.required_labels(), groups))
 
     def merge(self, other: "TrialSample") -> None:
-        """Consider what another has kept."""
         for priority, rows in zip(other._priority, other._rows, strict=True):
             self._consider(priority, rows)
 
@@ -64,7 +63,6 @@ class TrialSample:
             self._prune()
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that is kept."""
         if not self._priority:
             return {}
         logits, labels, groups = self.samples()
@@ -73,7 +71,6 @@ class TrialSample:
 
     @classmethod
     def of_tensors(cls, tensors: dict[str, Tensor], *, classes: int) -> "TrialSample":
-        """What `tensors` gave."""
         sample = cls(classes)
         if tensors:
             priority = tensors["priority"]

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from counterpoise._text import listed
 from counterpoise.metrics.comparison import Comparison, Evaluation
-from counterpoise.metrics.estimates import Estimate, Key
+from counterpoise.metrics.estimates import Estimate, Key, MetricInfo
 from counterpoise.metrics.scores import Recalibration, Scores
 from counterpoise.report.data import contrasts, find, name_of
 from counterpoise.report.numbers import number
@@ -34,9 +34,8 @@ def advice_for(scores: Scores) -> Advice:
     """What would mend one model's confidence."""
     tried = scores.recalibration
     if tried is not None and _mends(tried):
-        what = "logits" if scores.source.kind in ("", "logits") else "log-probabilities"
         return Advice(
-            f"Divide the {what} by {tried.temperature:.2f}: {_change(tried)}.",
+            f"Divide the {_divided(scores)} by {tried.temperature:.2f}: {_change(tried)}.",
             f"Temperature scaling, fitted on {tried.fitted_on:,} samples and measured on {tried.measured_on:,} others. "
             "It changes no decision, so accuracy stays.",
         )
@@ -63,26 +62,23 @@ def advice_between(evaluation: Evaluation) -> Advice | None:
     key = None if comparison is None else _deciding(comparison, models)
     if comparison is None or key is None:
         return None
-    info, values = evaluation.info_of(key), [model[key].value for model in models]
-    wants_more = bool(info.higher_is_better)
-    leader = values.index(max(values) if wants_more else min(values))
-    lead = dict(_differences(comparison, key, leader))
-    undecided = {other: e for other, e in lead.items() if not (e.low > 0 if wants_more else e.high < 0)}
-    name, title = name_of(models[leader]), info.title
-    if not undecided:
-        if len(lead) == 1:
-            ((other, estimate),) = lead.items()
-            low, high = sorted(abs(limit) for limit in (estimate.low, estimate.high))
-            word = "higher" if wants_more else "lower"
-            margin = f"{number(info, abs(estimate.value))} {info.unit} {word}".replace("  ", " ")
-            line = f"Take {name}: its {title} is {margin} than that of {name_of(models[other])}"
-            line += f" ({number(info, low)} to {number(info, high)})."
-        else:
-            line = f"Take {name}: the best {title}, beyond chance against each of the {len(lead)} others."
-        return Advice(line, _losses(evaluation, leader))
-    needed = {other: _samples_to_decide(e, comparison.samples) for other, e in undecided.items()}
+    info = evaluation.info_of(key)
+    lead = _lead(comparison, key, [model[key].value for model in models], info)
+    scaled = _scaled_lead(evaluation, key)
+    name, title = name_of(models[lead.place]), info.title
+    if scaled is not None and not scaled.undecided and (lead.undecided or scaled.place != lead.place):
+        unscaled = "chance may explain who leads" if lead.undecided else f"{name} leads"
+        return _advice_to_scale(evaluation, info, scaled, unscaled=unscaled)
+    if not lead.undecided:
+        stays = "chance may explain what is left" if scaled is not None and scaled.undecided else "it stays ahead"
+        why = [] if scaled is None else [f"Once each has its temperature scaled, {stays}."]
+        best = f"its {title} is" if len(models) == 2 else f"the best {title},"
+        return Advice(
+            f"Take {name}: {best} {_margin(models, info, lead)}.", " ".join([*why, *_losses(evaluation, lead.place)])
+        )
+    needed = {other: _samples_to_decide(lead.over[other], comparison.samples) for other in lead.undecided}
     other = max(needed, key=lambda index: needed[index])
-    margin = f"{number(info, abs(values[leader] - values[other]))} {info.unit}".strip()
+    margin = _amount(info, abs(models[lead.place][key].value - models[other][key].value))
     line = f"{name} leads {name_of(models[other])} in {title} by {margin}, which may be chance"
     total = needed[other]
     if total > HOPELESS * comparison.samples:
@@ -96,6 +92,82 @@ def advice_between(evaluation: Evaluation) -> Advice | None:
         "so many more give an even chance that its interval leaves out 0; "
         f"{_about(surely - comparison.samples)} more give {100 * SURE:.0f}%.",
     )
+
+
+@dataclass(frozen=True)
+class _Lead:
+    """The model whose value is best.
+
+    Attributes:
+        place: among the models.
+        over: what its value is above or below that of each other model.
+        undecided: the others, as far as chance may explain that.
+    """
+
+    place: int
+    over: dict[int, Estimate]
+    undecided: list[int]
+
+
+def _lead(comparison: Comparison, key: str, values: list[float], info: MetricInfo) -> _Lead:
+    wants_more = bool(info.higher_is_better)
+    place = values.index(max(values) if wants_more else min(values))
+    over = dict(_differences(comparison, key, place))
+    undecided = [other for other, e in over.items() if not (e.low > 0 if wants_more else e.high < 0)]
+    return _Lead(place, over, undecided)
+
+
+def _scaled_lead(evaluation: Evaluation, key: str) -> _Lead | None:
+    """The same once each model is scaled; None where that was not tried of this metric."""
+    tried = [model.recalibration for model in evaluation.models if model.recalibration is not None]
+    if evaluation.scaled is None or any(key not in each.after or each.state != "converged" for each in tried):
+        return None
+    after = [each.after[key].value for each in tried]
+    return _lead(evaluation.scaled, key, after, evaluation.info_of(key))
+
+
+def _advice_to_scale(evaluation: Evaluation, info: MetricInfo, lead: _Lead, *, unscaled: str) -> Advice:
+    """To take the model that is the best once each is scaled, which it may not be as it is."""
+    models = evaluation.models
+    chosen = models[lead.place]
+    tried, scaled = chosen.recalibration, evaluation.scaled
+    assert tried is not None  # noqa: S101
+    assert scaled is not None  # noqa: S101
+    then = f"its {info.title} is then" if len(models) == 2 else f"it then has the best {info.title},"
+    return Advice(
+        f"Divide the {_divided(chosen)} of {name_of(chosen)} by {tried.temperature:.2f}, and take it: {then} "
+        f"{_margin(models, info, lead, scaled=True)}.",
+        " ".join(
+            [
+                f"As they are, {unscaled}. Temperatures were fitted on {tried.fitted_on:,} samples, and "
+                f"{scaled.samples:,} others compared.",
+                *_losses(evaluation, lead.place, unless=scaled),
+            ]
+        ),
+    )
+
+
+def _margin(models: list[Scores], info: MetricInfo, lead: _Lead, *, scaled: bool = False) -> str:
+    """How far the leader is ahead, beyond chance."""
+    too = ", scaled too" if scaled else ""
+    if len(lead.over) > 1:
+        return f"beyond chance against each of the {len(lead.over)} others{too}"
+    ((other, estimate),) = lead.over.items()
+    low, high = sorted(abs(limit) for limit in (estimate.low, estimate.high))
+    word = "higher" if info.higher_is_better else "lower"
+    return (
+        f"{_amount(info, abs(estimate.value))} {word} than that of {name_of(models[other])}{too} "
+        f"({number(info, low)} to {number(info, high)})"
+    )
+
+
+def _amount(info: MetricInfo, value: float) -> str:
+    return f"{number(info, value)} {info.unit}".strip()
+
+
+def _divided(scores: Scores) -> str:
+    """What a temperature divides."""
+    return "logits" if scores.source.kind in ("", "logits") else "log-probabilities"
 
 
 def _mends(tried: Recalibration) -> bool:
@@ -139,13 +211,22 @@ def _samples_to_decide(difference: Estimate, samples: int) -> float:
     return math.inf if middle == 0 else samples * (half / middle) ** 2
 
 
-def _losses(evaluation: Evaluation, leader: int) -> str:
-    """Where the leader is worse than another, beyond chance."""
+def _losses(evaluation: Evaluation, leader: int, *, unless: Comparison | None = None) -> list[str]:
+    """Where the leader is worse than another, beyond chance; a sentence, or none.
+
+    Args:
+        evaluation: of the models.
+        leader: place of the model.
+        unless: metrics that this compares are left out.
+    """
+    known = set() if unless is None else {key for each in unless.differences for key in each.estimates}
     found: dict[str, None] = {}
     for each in [] if evaluation.comparison is None else evaluation.comparison.differences:
         state = "worse" if each.second == leader else "better" if each.first == leader else ""
-        found |= {row.title: None for row in contrasts(evaluation, each) if row.state == state}
-    return f"But it is worse, beyond chance, in {listed([*found])}." if found else ""
+        others = replace(each, estimates={key: value for key, value in each.estimates.items() if key not in known})
+        found |= {row.title: None for row in contrasts(evaluation, others) if row.state == state}
+    name = name_of(evaluation.models[leader])
+    return [f"But {name} is worse, beyond chance, in {listed([*found])}."] if found else []
 
 
 def _about(count: float) -> str:

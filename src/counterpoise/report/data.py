@@ -125,7 +125,7 @@ def contrasts(evaluation: Evaluation, difference: Difference) -> list[Contrast]:
         found.append(_contrast(evaluation, title, key, difference.estimates, [each.estimates for each in others]))
     for name, estimates in difference.ood.items():
         for key in _OF_OOD:
-            title = f"{evaluation.info_of(key).title}, {name}"
+            title = f"{evaluation.info_of(key).title} of {name}"
             found.append(_contrast(evaluation, title, key, estimates, [each.ood.get(name, {}) for each in others]))
     return [each for each in found if each is not None]
 

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from counterpoise.metrics.comparison import Difference, Evaluation
+from counterpoise.metrics.comparison import Comparison, Difference, Evaluation
 from counterpoise.metrics.estimates import KEY_INFO, KEY_METRICS, Estimate, Key, MetricInfo, percent
 from counterpoise.metrics.protocol import Estimates
 from counterpoise.metrics.scores import BinTable, GroupScores, RankingScores, Scores
@@ -118,7 +118,20 @@ def shown_keys(keys: Sequence[str]) -> list[str]:
 
 def paired_differences(evaluation: Evaluation, *, key_metrics: bool = False) -> Table | None:
     """Each model minus the first, of all metrics or of those that matter most; None where they are not compared."""
-    comparison, models = evaluation.comparison, evaluation.models
+    return _difference_table(evaluation, evaluation.comparison, how="", key_metrics=key_metrics)
+
+
+def scaled_differences(evaluation: Evaluation, *, key_metrics: bool = False) -> Table | None:
+    """The same after temperature scaling of each model, of what that changes."""
+    how = "temperatures scaled, "
+    found = _difference_table(evaluation, evaluation.scaled, how=how, key_metrics=key_metrics)
+    return None if found is None else replace(found, rows=found.rows[1:])  # there is but one section
+
+
+def _difference_table(
+    evaluation: Evaluation, comparison: Comparison | None, *, how: str, key_metrics: bool
+) -> Table | None:
+    models = evaluation.models
     if comparison is None:
         return None
     chosen = [difference for difference in comparison.differences if difference.first == 0]
@@ -137,7 +150,7 @@ def paired_differences(evaluation: Evaluation, *, key_metrics: bool = False) -> 
                 cells.append(Cell(value_and_interval(info, estimate, signed=True), better, worse=worse))
             rows.append((_title_cell(info), *cells))
     level = percent(round(comparison.level, 4))
-    title = f"Each minus {name_of(models[0])}, paired on {comparison.samples:,} samples ({level} intervals)"
+    title = f"Each minus {name_of(models[0])}, {how}paired on {comparison.samples:,} samples ({level} intervals)"
     return Table(title, ("", *(name_of(models[d.second]) for d in chosen)), tuple(rows))
 
 
@@ -305,8 +318,8 @@ def estimates_csv(evaluation: Evaluation) -> str:
 def estimate_rows(evaluation: Evaluation) -> list[CsvRow]:
     """Every estimate, in the metrics' own units, under `ESTIMATE_COLUMNS`.
 
-    First the metrics of each model, then its groups and its temperature trial, then the paired differences: in the
-    section `..., minus A`, the row of model B holds B minus A.
+    First the metrics of each model, then its groups and its temperature trial, then the paired differences, as they are
+    and after temperature scaling: in a section `..., minus A`, the row of model B holds B minus A.
     """
     models = evaluation.models
     rows: list[CsvRow] = []
@@ -331,6 +344,9 @@ def estimate_rows(evaluation: Evaluation) -> list[CsvRow]:
             found = _differences(difference, section)
             own = {key: found[key] for key in section.estimates(first) if key in found}
             rows += _csv_rows(second, f"{section.title}, minus {name_of(first)}", own)
+    for difference in [] if evaluation.scaled is None else evaluation.scaled.differences:
+        section_title = f"Temperature scaling, after, minus {name_of(models[difference.first])}"
+        rows += _csv_rows(models[difference.second], section_title, difference.estimates)
     return rows
 
 

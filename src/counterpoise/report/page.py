@@ -126,7 +126,7 @@ def _sections(evaluation: Evaluation, *, risk: float) -> list[Section | None]:
         _comparison_section(evaluation),
         _reliability_section(drawn),
         _positive_section(drawn),
-        _recalibration_section(drawn),
+        _recalibration_section(evaluation, drawn),
         _class_section(drawn),
         _selective_section(drawn, risk=risk),
         _set_section(drawn),
@@ -304,7 +304,7 @@ def _detection_section(evaluation: Evaluation, drawn: Drawn) -> Section | None:
     return Section("detection", "Does confidence tell what to doubt?", text, [], pictures) if pictures else None
 
 
-def _recalibration_section(drawn: Drawn) -> Section | None:
+def _recalibration_section(evaluation: Evaluation, drawn: Drawn) -> Section | None:
     text, pictures = [], []
     for model, look in drawn:
         table, tried = numbers.recalibration_table(model), model.recalibration
@@ -312,8 +312,9 @@ def _recalibration_section(drawn: Drawn) -> Section | None:
             text.append(_of(model, temperature_sentence(tried), drawn))
             draw = partial(figures.recalibration, model, look=look)
             pictures.append(_picture(draw, f"Reliability of {name_of(model)} before and after", [table]))
-    title = "What would temperature scaling change?"
-    return Section("temperature", title, text, [], pictures) if pictures else None
+    title, differences = "What would temperature scaling change?", numbers.scaled_differences(evaluation)
+    tables = [] if differences is None else [differences]
+    return Section("temperature", title, text, tables, pictures) if pictures else None
 
 
 def _severity_section(drawn: Drawn) -> Section | None:

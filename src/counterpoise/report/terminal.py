@@ -11,6 +11,7 @@ from counterpoise.metrics.estimates import Key, percent
 from counterpoise.metrics.scores import Scores, verdict
 from counterpoise.metrics.slices import WORST_SLICES
 from counterpoise.report import numbers
+from counterpoise.report.advice import advice_between
 from counterpoise.report.data import name_of, severities, size_of
 from counterpoise.report.guarantees import coverage_tables, sets_sentence, threshold_sentence
 from counterpoise.report.sentences import selective_sentence, temperature_sentence
@@ -73,6 +74,8 @@ def as_text(
     several = len(models) > 1
     names = [f"{shown(name_of(model), most=40)}: " if several else "" for model in models]
     parts = ["\n".join(prose(name + _said(model)) for name, model in zip(names, models, strict=True))]
+    if (advice := advice_between(evaluation)) is not None:
+        parts.append(prose(f"{advice.line} {advice.why}"))
     summary = numbers.summary(evaluation, key_metrics=not everything, outside=OUTSIDE)
     if not several:
         summary = Table(summary.title, ("", f"value ({percent(models[0].level)} interval)"), summary.rows)
@@ -88,7 +91,11 @@ def as_text(
         legend = f"{BETTER} better than {first}, {WORSE} worse, beyond chance; without a mark, chance may explain it"
         parts.append(f"{table(differences)}\n{prose(legend)}")
     if several:
-        tables = [numbers.selective_table(evaluation, risk=risk), numbers.temperature_table(evaluation)]
+        tables = [
+            numbers.selective_table(evaluation, risk=risk),
+            numbers.temperature_table(evaluation),
+            numbers.scaled_differences(evaluation, key_metrics=not everything),
+        ]
         parts += [table(found) for found in tables if found is not None]
     for model in models:
         parts += (
@@ -107,7 +114,11 @@ def as_text(
 
 def all_tables(evaluation: Evaluation) -> list[Table]:
     """All metrics, paired differences, and for each model its trials, corruptions and groups."""
-    found = [numbers.summary(evaluation), numbers.paired_differences(evaluation)]
+    found = [
+        numbers.summary(evaluation),
+        numbers.paired_differences(evaluation),
+        numbers.scaled_differences(evaluation),
+    ]
     for model in evaluation.models:
         own = (
             numbers.recalibration_table(model),

@@ -14,7 +14,7 @@ from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics import Metric, Scores
 from counterpoise.metrics.comparison import PAIRED, Comparison, Evaluation, compare
-from counterpoise.metrics.headline import OOD
+from counterpoise.metrics.headline import OOD, Headline
 from counterpoise.metrics.keys import Keys
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.predictions import (
@@ -30,6 +30,7 @@ from counterpoise.scoring.batches import CLEAN, CORRUPTED, OOD_SET, BatchScorer
 from counterpoise.scoring.join import Joined, SampleJoin
 from counterpoise.scoring.models import Model, ModelFiles, distinct, label_indices, models_of, named
 from counterpoise.scoring.plan import ModelJob, Part, Tables, Unit, parts_of, units_of
+from counterpoise.scoring.recalibration import compare_scaled
 from counterpoise.scoring.units import (
     Progress,
     States,
@@ -112,13 +113,10 @@ def score_files(
     ]
     return score_models(
         sets,
+        options=ScoreOptions(score=score, bins=bins, level=level, metrics=tuple(metrics)),
         ood=[find_shards(path) for path in ood],
-        score=score,
-        bins=bins,
-        level=level,
         alpha=alpha,
         risk=risk,
-        metrics=metrics,
         temperature=temperature,
         threads=threads,
         engine=engine,
@@ -130,13 +128,10 @@ def score_files(
 def score_models(
     sets: Sequence[ModelFiles],
     *,
+    options: ScoreOptions,
     ood: Sequence[Tables] = (),
-    score: str = "max_softmax",
-    bins: int = DEFAULT_BINS,
-    level: float = DEFAULT_LEVEL,
     alpha: float = DEFAULT_ALPHA,
     risk: float = DEFAULT_RISK,
-    metrics: Sequence[Metric] = (),
     temperature: float = 1.0,
     threads: int = DEFAULT_THREADS,
     engine: Engine | None = None,
@@ -144,19 +139,12 @@ def score_models(
     asked: bool = True,
 ) -> Evaluation:
     """`score_files` of tables that were found already, wherever they come from; `asked` if they are models for sure."""
-    several = len(sets) > 1
-    if several and len(ood) not in (0, len(sets)):
+    count, several = len(sets), len(sets) > 1
+    if several and len(ood) not in (0, count):
         raise ValueError(
-            f"there are {len(sets)} models and {len(ood)} files of OOD samples; give one for each model, in order"
+            f"there are {count} models: give {count} files of OOD samples, one for each in order, not {len(ood)}"
         )
-    options = ScoreOptions(
-        score=score,
-        bins=bins,
-        level=level,
-        metrics=tuple(metrics),
-        paired=several,
-        exact_samples=EXACT_SAMPLES,
-    )
+    options = replace(options, paired=several, exact_samples=EXACT_SAMPLES)
     ood_names = [OOD] * len(ood) if several else distinct([Path(each.name) for each in ood])
     with tempfile.TemporaryDirectory(prefix="counterpoise-") as folder:
         models = []
@@ -177,11 +165,17 @@ def score_models(
             model.require_distinct_ids(jobs[index], [part for unit in units for part in unit if part.model == index])
         scores = named([model.scores(alpha=alpha, risk=risk) for model in models])
         notices = [notice for model in models for notice in model.notices]
-        comparison = None
+        comparison = scaled = None
         if pairing is not None:
-            comparison, remarks = pairing.compare(scores, models, level=level, asked=asked)
+            comparison, remarks = pairing.compare(scores, models, level=options.level, asked=asked)
             notices += remarks
-    return Evaluation(models=scores, comparison=comparison, notices=notices)
+        if comparison is not None:
+            scaled = compare_scaled([each.trial for each in _headlines(models)], scores, options=options)
+    return Evaluation(models=scores, comparison=comparison, notices=notices, scaled=scaled)
+
+
+def _headlines(models: Sequence[Model]) -> list[Headline]:
+    return [model.state.headline for model in models if model.state is not None]
 
 
 def _all_files(paths: Sequence[Location]) -> list[FilePath]:
@@ -313,7 +307,6 @@ class _Pairing:
                 f"the files do not hold the same samples: {matched:,} of {most:,} are alike (id, label, and whether "
                 f"clean, corrupted or OOD), so the models are not compared{hint}"
             ]
-        headlines = [model.state.headline for model in models if model.state is not None]
         unlike = {part.removeprefix(OOD_SET) for part, is_same in same.items() if not is_same}
         join = self._joins[CLEAN if CLEAN in self._joins else CORRUPTED]
         keys = PAIRED if join.columns else ()
@@ -324,4 +317,5 @@ class _Pairing:
             ["the files of OOD samples do not hold the same samples (ids), so OOD is not compared"] if unlike else []
         )
         clustered = any(model.kind == "multilabel" for model in models)
+        headlines = _headlines(models)
         return compare(scores, headlines, level=level, pairs=pairs, without=unlike, clustered=clustered), remarks

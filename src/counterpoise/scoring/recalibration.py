@@ -1,11 +1,16 @@
 """What temperature scaling would change, tried on a random part of the predictions."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from counterpoise.calibrators import TemperatureScaling
-from counterpoise.metrics import Stream
+from counterpoise.metrics import Scores, Stream
+from counterpoise.metrics.comparison import Comparison
 from counterpoise.metrics.estimates import Key
+from counterpoise.metrics.in_memory import compare
 from counterpoise.metrics.inputs import prediction_table
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.protocol import Estimates
@@ -16,6 +21,9 @@ from counterpoise.metrics.trial import FEWEST_SAMPLES, TrialSample
 from counterpoise.predictions import Location, find_shards
 from counterpoise.predictions.table import KINDS
 from counterpoise.scoring.batches import checked_rows, clean_rows
+
+TRIED = (Key.NLL, Key.BRIER, Key.MEAN_GAP, Key.ECE, Key.CLASSWISE_ECE)
+"""Metrics that a temperature is tried for: accuracy stays as it is."""
 
 
 def fit_temperature(path: Location) -> TemperatureScaling:
@@ -75,6 +83,39 @@ def try_temperature(sample: TrialSample, *, options: ScoreOptions) -> Recalibrat
     )
 
 
+def compare_scaled(
+    samples: Sequence[TrialSample], models: Sequence[Scores], *, options: ScoreOptions
+) -> Comparison | None:
+    """How models differ once each is scaled, on the half of the samples that no temperature was fitted on.
+
+    None where a temperature was not tried for each of them, or not on the same samples.
+    """
+    temperatures = [model.recalibration.temperature for model in models if model.recalibration is not None]
+    if len(temperatures) < len(models):
+        return None
+    found = [sample.tensors() for sample in samples]
+    first, half = found[0], len(found[0]["labels"]) // 2
+    for each in found[1:]:
+        alike = all(torch.equal(each[name], first[name]) for name in ("priority", "labels"))
+        if not alike or each["logits"].shape != first["logits"].shape:
+            return None
+    scaled = compare(
+        {
+            str(place): {"logits": each["logits"][half:] / temperature}
+            for place, (each, temperature) in enumerate(zip(found, temperatures, strict=True))
+        },
+        labels=first["labels"][half:],
+        bins=options.bins,
+        level=options.level,
+    ).comparison
+    assert scaled is not None  # noqa: S101
+    differences = [
+        replace(each, estimates={key: value for key, value in each.estimates.items() if key in TRIED})
+        for each in scaled.differences
+    ]
+    return replace(scaled, differences=differences)
+
+
 def _is_possible(logits: Tensor, labels: Tensor) -> Tensor:
     """Whether the label of each row has a probability above 0, `[n]`."""
     return torch.isfinite(logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1))
@@ -88,5 +129,4 @@ def _measured(logits: Tensor, labels: Tensor, *, options: ScoreOptions) -> tuple
     for stream in (performance, top_label, classwise):
         stream.update_checked(batch)
     estimates = performance.compute() | top_label.compute() | classwise.compute()
-    wanted = (Key.NLL, Key.BRIER, Key.MEAN_GAP, Key.ECE, Key.CLASSWISE_ECE)
-    return {str(key): estimates[key] for key in wanted}, bin_table(bin_sums_of(top_label.sums))
+    return {str(key): estimates[key] for key in TRIED}, bin_table(bin_sums_of(top_label.sums))

@@ -21,6 +21,7 @@ from counterpoise._files import FilePath, write_text
 from counterpoise.data.sources import resolve
 from counterpoise.export import ModelConfig
 from counterpoise.metrics.comparison import Evaluation
+from counterpoise.metrics.options import ScoreOptions
 from counterpoise.predictions import (
     Predictions,
     PredictionWriter,
@@ -183,7 +184,7 @@ def score_shards(
     """What `score_files` gives of the files of `write_shards`, without writing them."""
     tables = _Tables(shards[0].images.source.location, shards)
     files = ModelFiles(tables, None, Reading(), shards[0].opened(Reading()))
-    return score_models([files], threads=1, engine=engine, progress=progress)
+    return score_models([files], options=ScoreOptions(), threads=1, engine=engine, progress=progress)
 
 
 def write_here(shard: PredictedShard, output: FilePath) -> tuple[None, Shard]:

@@ -1,5 +1,0 @@
-"""`python -m counterpoise.cli`."""
-
-from counterpoise.cli import main
-
-main()
