@@ -25,6 +25,7 @@ from datetime import date
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -246,7 +247,19 @@ def shot(chromium: str, page: Path, target: Path, *, width: int, height: int, th
         ]
         subprocess.run([chromium, *QUIET, *arguments], check=True, capture_output=True)
     with Image.open(target) as image:
-        image.convert("RGB").quantize(192, Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
+        with_few_colours(image.convert("RGB")).save(target, optimize=True)
+
+
+def with_few_colours(image: Image.Image) -> Image.Image:
+    """Every colour as the nearest of the 256 that take most of the image, so that surfaces keep theirs."""
+    pixels = np.asarray(image)
+    colours, place, counts = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True)
+    kept = colours[np.argsort(-counts, kind="stable")[:256]]
+    distance = (colours[:, None].astype(np.int32) - kept) ** 2
+    nearest = distance.sum(-1).argmin(-1).astype(np.uint8)
+    found = Image.fromarray(nearest[place].reshape(pixels.shape[:2]))
+    found.putpalette(kept.tobytes())
+    return found
 
 
 def print_to_pdf(chromium: str, page: Path, target: Path) -> None:

@@ -34,7 +34,6 @@ class Card:
 
     name: str
     look: Look
-    state: str
     numbers: list[LargeNumber]
     verdict: str
     advice: str
@@ -43,11 +42,10 @@ class Card:
 def card_of(scores: Scores, look: Look, models: list[Scores], *, risk: float) -> Card:
     """The three large numbers of a model, and its verdict."""
     gap = find(scores, Key.MEAN_GAP)
-    state = "none" if gap is None or gap.low <= 0 <= gap.high else "off"
     words = "" if gap is None or find(scores, Key.ACCURACY) is None else verdict(scores)
     # Of a single model, the advice stands above.
     advice = "" if len(models) == 1 else advice_for(scores).line
-    return Card(name_of(scores), look, state, _large_numbers(scores, risk=risk), words, advice)
+    return Card(name_of(scores), look, _large_numbers(scores, risk=risk), words, advice)
 
 
 def _large_numbers(scores: Scores, *, risk: float) -> list[LargeNumber]:

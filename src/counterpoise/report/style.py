@@ -34,7 +34,6 @@ class Theme:
 
     @property
     def colours(self) -> dict[str, str]:
-        """All of them by name."""
         single = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "series"}
         return single | {f"s{index}": colour for index, colour in enumerate(self.series)}
 
@@ -82,22 +81,18 @@ class Look:
 
     @property
     def colour(self) -> str:
-        """Of its lines and markers."""
         return LIGHT.colour(self.place)
 
     @property
     def marker(self) -> str:
-        """As Matplotlib calls it."""
         return marker(self.place)
 
     @property
     def line(self) -> Line:
-        """As Matplotlib calls it."""
         return line(self.place)
 
     @property
     def glyph(self) -> str:
-        """Its marker as a character."""
         return _GLYPHS[self.marker]
 
 
