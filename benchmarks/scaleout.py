@@ -31,7 +31,7 @@ MOST_CPU, MOST_BYTES, WORKER_MEGABYTES, DRIVER_MEGABYTES = 1.15, 1.05, 1300, 100
 STATES, STATE_CLASSES, MERGE_SECONDS, MERGE_MEGABYTES = 1000, 1000, 60, 1000
 
 _SOME_SHARDS = (10, 30)
-_EVALUATE = (sys.executable, "-m", "counterpoise.cli", "evaluate", "--json")
+_EVALUATE = (sys.executable, "-m", "counterpoise", "evaluate", "--json")
 
 
 def main() -> None:

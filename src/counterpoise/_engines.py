@@ -55,15 +55,12 @@ class Here:
     width = 1
 
     def start(self, function: Callable[..., tuple[Any, Any]], *arguments: Any) -> tuple[Handle, Handle]:
-        """Call it."""
         return function(*arguments)
 
     def combine(self, function: Callable[[Iterable[Any]], Any], states: Sequence[Handle]) -> Handle:
-        """Call it."""
         return function(states)
 
     def value(self, handle: Handle) -> Any:
-        """The handle is the value."""
         return handle
 
     def close(self) -> None:
@@ -100,7 +97,6 @@ class Processes:
         self._open: list[_Call] = []
 
     def start(self, function: Callable[..., tuple[Any, Any]], *arguments: Any) -> tuple[Handle, Handle]:
-        """Begin a call."""
         call = _Call(function, arguments)
         self._open.append(call)
         self._submit(call)
@@ -127,7 +123,6 @@ class Processes:
                 return found[handle.place]
 
     def close(self) -> None:
-        """End the processes."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -190,7 +185,6 @@ class Ray:
         self.width = 2 * room
 
     def start(self, function: Callable[..., tuple[Any, Any]], *arguments: Any) -> tuple[Handle, Handle]:
-        """Begin a task."""
         task = self._ray.remote(function).options(num_returns=2, **self._options)
         state, value = task.remote(*arguments)
         return state, value
@@ -201,7 +195,6 @@ class Ray:
         return task.remote(function, list(states))
 
     def value(self, handle: Handle) -> Any:
-        """Fetch it."""
         try:
             return self._ray.get(handle)
         except self._ray.exceptions.RayTaskError as error:
@@ -270,7 +263,6 @@ class Tree:
         self._levels: list[list[Handle]] = []
 
     def add(self, state: Handle, level: int = 0) -> None:
-        """The next state."""
         if level == len(self._levels):
             self._levels.append([])
         self._levels[level].append(state)

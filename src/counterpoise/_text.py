@@ -49,6 +49,15 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
+def some(names: Sequence[str], *, most: int = 8) -> str:
+    """The first names, and how many more there are.
+
+    >>> some(["cat", "dog", "ship"], most=2)
+    "'cat', 'dog' and 1 more"
+    """
+    return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
 def shown(text: str, *, most: int = 24) -> str:
     """A name as a figure can show it: printable, and cut in the middle, because names differ at either end.
 

@@ -35,11 +35,9 @@ class FittedHistogram:
 
     @property
     def classes(self) -> int:
-        """K."""
         return len(self.values)
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
-        """`[n, K]` logits to `[n, K]` log-probabilities."""
         values = self.values.to(_precise(logits.device)).to(logits.device)
         each = torch.arange(self.classes, device=logits.device)
         return _normalised(logits, lambda p: values[each, bin_index(p, values.shape[-1])])
@@ -62,11 +60,9 @@ class FittedIsotonic:
 
     @property
     def classes(self) -> int:
-        """K."""
         return len(self.values)
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
-        """`[n, K]` logits to `[n, K]` log-probabilities."""
         x, y = (part.to(_precise(logits.device)).to(logits.device) for part in (self.thresholds, self.values))
         return _normalised(logits, lambda p: _interpolate(p.T.contiguous(), x, y).T)
 
@@ -149,7 +145,6 @@ class HistogramBinning:
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
-        """The calibrator that a file describes."""
         binning = cls(record.setting("bins"))
         values = _probabilities("values", record.tensor("values", record.classes, binning.bins))
         binning.fitted = FittedHistogram(values, FitState(record.state))
@@ -190,7 +185,6 @@ class IsotonicRegression:
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
-        """The calibrator that a file describes."""
         thresholds = _probabilities("thresholds", record.tensor("thresholds", record.classes, -1))
         values = _probabilities("values", record.tensor("values", *thresholds.shape))
         if thresholds.shape[-1] < 2 or bool((thresholds.diff() < 0).any() | (values.diff() < 0).any()):

@@ -33,11 +33,9 @@ class FittedDirichlet:
 
     @property
     def classes(self) -> int:
-        """K."""
         return len(self.map.bias)
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
-        """`[n, K]` logits to `[n, K]` log-probabilities."""
         return torch.log_softmax(self.map.scores(torch.log_softmax(logits, -1)), -1)
 
 
@@ -141,7 +139,6 @@ class DirichletCalibration:
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
-        """The calibrator that a file describes."""
         calibration = cls(record.setting("off_diagonal_penalty"), record.setting("intercept_penalty"))
         penalties = Penalties(record.result("off_diagonal"), record.result("intercept"))
         calibration.fitted = FittedDirichlet(square_affine(record), penalties, FitState(record.state))

@@ -34,7 +34,6 @@ class LabelledLogits:
 
     @property
     def classes(self) -> int:
-        """K."""
         return self.logits.shape[-1]
 
 

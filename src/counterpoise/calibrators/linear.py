@@ -23,7 +23,6 @@ class FittedAffine:
 
     @property
     def classes(self) -> int:
-        """K."""
         return len(self.map.bias)
 
     @property
@@ -32,7 +31,6 @@ class FittedAffine:
         return self.map.weight.ndim == 1
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
-        """`[n, K]` logits to `[n, K]` log-probabilities."""
         return torch.log_softmax(self.map.scores(logits), -1)
 
 
@@ -96,7 +94,6 @@ class VectorScaling:
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
-        """The calibrator that a file describes."""
         scaling = cls()
         parameters = Affine(record.tensor("weight", record.classes), record.tensor("bias", record.classes))
         scaling.fitted = FittedAffine(parameters, FitState(record.state))
@@ -155,7 +152,6 @@ class MatrixScaling:
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
-        """The calibrator that a file describes."""
         scaling = cls(record.setting("off_diagonal_penalty"), record.setting("intercept_penalty"))
         scaling.fitted = FittedAffine(square_affine(record), FitState(record.state))
         return scaling

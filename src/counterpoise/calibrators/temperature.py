@@ -36,7 +36,6 @@ class FittedTemperature:
     takes_masked: ClassVar[bool] = True
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
-        """`[n, K]` logits to `[n, K]` log-probabilities."""
         # Relative to the largest, so that the quotient by a small T cannot overflow to +inf.
         return torch.log_softmax((logits - logits.amax(-1, keepdim=True)) / self.temperature, -1)
 
@@ -122,7 +121,6 @@ class TemperatureScaling:
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
-        """The calibrator that a file describes."""
         temperature = float(record.tensor("temperature"))
         if not LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
             raise ValueError(f"temperature {temperature} is outside [{LOWEST_TEMPERATURE}, {HIGHEST_TEMPERATURE}]")

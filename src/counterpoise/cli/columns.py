@@ -48,18 +48,4 @@ class ColumnArguments:
         """The same for readers of files."""
         from counterpoise.predictions import Columns
 
-        return Columns(
-            label=self.label,
-            probabilities=self.probabilities,
-            logits=self.logits,
-            confidence=self.confidence,
-            prediction=self.prediction,
-            correct=self.correct,
-            id=self.id,
-            labels=self.labels,
-            row_by_row=self.row_by_row,
-            class_names=self.class_names,
-            percent=self.percent,
-            one_hot=self.one_hot,
-            multilabel=self.multilabel,
-        )
+        return Columns(**vars(self))

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from counterpoise._text import some
 from counterpoise.data.sets import MISSPELT
 from counterpoise.data.sources import DataSource
 
@@ -19,7 +20,6 @@ CHUNK: Final = 1000
 MOST_CLASSES: Final = 10_000_000
 """Without names; a larger label stands for something else, and so many names would not fit into memory."""
 
-_MOST_NAMED = 10
 
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is in all."""
@@ -104,8 +104,8 @@ def class_places(names: Sequence[str], known: Sequence[str], *, where: str) -> n
     places = {name: place for place, name in enumerate(known)}
     if unknown := [name for name in names if name not in places]:
         raise ValueError(
-            f"{where} has {_some(unknown)} among its classes, which the model does not know: it tells apart "
-            f"{_some(known)}; to predict the images as out of distribution, add --ood"
+            f"{where} has {some(unknown)} among its classes, which the model does not know: it tells apart "
+            f"{some(known)}; to predict the images as out of distribution, add --ood"
         )
     return np.array([*(places[name] for name in names), UNLABELLED])
 
@@ -136,11 +136,6 @@ def require_row_numbers(ids: Tensor, rows: int) -> None:
     """Refuse ids that no stored row has."""
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
         raise ValueError(f"ids must be row numbers in [0, {rows}), got {int(ids.min())} to {int(ids.max())}")
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(map(repr, names[:_MOST_NAMED])) + more
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

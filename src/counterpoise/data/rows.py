@@ -11,10 +11,9 @@ import numpy as np
 from counterpoise._extras import require
 from counterpoise.data.chunks import CHUNK, UNLABELLED, Chunk, Rows, class_names, numbers_to
 from counterpoise.data.digits import digit_rows
-from counterpoise.data.files import image_files
 from counterpoise.data.parquet import Columns, chunk_of, columns_of, labels_in
-from counterpoise.data.sources import FILES, ROOT_VARIABLE, WHOLE, DataSource, stored_split
-from counterpoise.data.tables import parts_of
+from counterpoise.data.sources import FILES, ROOT_VARIABLE, WHOLE, DataSource, pictures_in, stored_split
+from counterpoise.data.tables import parts_of, read_table, require_files
 
 _FILES = 50
 """Image files that are held at a time; they may be photographs of some megabytes."""
@@ -26,7 +25,7 @@ def read_rows(source: DataSource, split: str, *, domain: str | None = None) -> R
     if source.kind == "scikit-learn":
         return digit_rows(source.info, split)
     if source.kind in FILES:
-        return _file_rows(image_files(source, stored), source)
+        return _file_rows(_image_files(source, stored), source)
     return _hub_rows(source, stored, split=split, domain=domain)
 
 
@@ -53,6 +52,25 @@ def numbered_classes(labels: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
     """
     largest, where = max((int(found.max(initial=UNLABELLED)), file) for file, found in labels)
     return numbers_to(largest, where=where)
+
+
+def _image_files(source: DataSource, stored: str) -> list[tuple[Path, int | None]]:
+    """Paths and labels, None where there is none: by class and path, or in the order of the table's rows.
+
+    A folder without class folders holds images without labels.
+    """
+    (place,) = source.files[stored]
+    classes = source.info.classes
+    if source.kind == "folder" and not classes:
+        return [(path, None) for path in sorted(pictures_in(place, ""))]
+    if source.kind == "folder":
+        return [(path, label) for label, name in enumerate(classes) for path in sorted(pictures_in(place, name))]
+    table = read_table(place)
+    require_files(table, place)
+    labels = {name: label for label, name in enumerate(classes)}
+    splits = table.splits or [WHOLE] * len(table.paths)
+    rows = zip(table.paths, table.labels or [""] * len(table.paths), splits, strict=True)
+    return [(path, labels.get(label)) for path, label, split in rows if split == stored]
 
 
 def _hub_rows(source: DataSource, stored: str, *, split: str, domain: str | None) -> Rows:

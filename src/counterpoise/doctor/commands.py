@@ -55,7 +55,7 @@ def _against_this_process(bench: Bench, options: list[str], *, limit: float) -> 
     )
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder) / "run")
-        command = [sys.executable, "-m", "counterpoise.cli", "train", "digits", "--epochs", "1"]
+        command = [sys.executable, "-m", "counterpoise", "train", "digits", "--epochs", "1"]
         command += ["--engine.accelerator", accelerator, "--out", str(run.path), *options]
         bench.say(f"{bench.name}: counterpoise train digits {' '.join(options)}")
         _run(command, timeout=bench.seconds_left())

@@ -43,7 +43,6 @@ class StopAtDeadline(L.Callback):
         self.bench = bench
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Look at the clock."""
         self.bench.seconds_left()
 
 
@@ -56,7 +55,6 @@ class Trace:
 
     @classmethod
     def of(cls, run: RunFolder) -> "Trace":
-        """From a run's folder."""
         last = read_manifest(run.checkpoints).last
         assert last is not None
         rows = RowLog(run.steps, STEP_COLUMNS).rows()

@@ -32,7 +32,6 @@ class Guarantees:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the outputs, in order."""
         both: dict[str, object] = {SET: self.sets, ACCEPT: self.accept}
         return tuple(name for name, each in both.items() if each is not None)
 

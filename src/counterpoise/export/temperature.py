@@ -34,7 +34,6 @@ class Deployed(nn.Module):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the outputs, in order."""
         return ("logits", "probabilities", *self.guaranteed.guarantees.names)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:

@@ -39,7 +39,6 @@ class Counts:
 
     @classmethod
     def zeros(cls, classes: int) -> "Counts":
-        """Of nothing yet."""
         return cls(np.zeros(classes, np.int64), *(np.zeros(CELLS, np.int64) for _ in range(3)))
 
     def __add__(self, other: "Counts") -> "Counts":
@@ -52,12 +51,10 @@ class Counts:
 
     @property
     def samples(self) -> int:
-        """All predictions."""
         return int(self.predictions.sum())
 
     @property
     def labelled(self) -> int:
-        """Those with a label."""
         return int(self.hits.sum() + self.misses.sum())
 
     def add(self, confidence: NDArray[np.floating], predicted: Counted, hit: NDArray[np.int8]) -> None:

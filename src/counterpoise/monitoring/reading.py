@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from counterpoise._choices import Every
 from counterpoise._files import FilePath
+from counterpoise._text import some
 from counterpoise.monitoring.counts import Counts
 from counterpoise.monitoring.windows import TIMES, microseconds_of, window_of
 from counterpoise.predictions import (
@@ -24,7 +25,7 @@ from counterpoise.predictions import (
 )
 from counterpoise.predictions.columns import one_of
 from counterpoise.predictions.formats import open_as
-from counterpoise.predictions.names import normal_name, some
+from counterpoise.predictions.names import normal_name
 from counterpoise.scoring.batches import checked_rows
 from counterpoise.scoring.units import Progress
 

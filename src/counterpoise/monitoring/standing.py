@@ -119,12 +119,10 @@ class Standing:
 
     @property
     def predictions(self) -> int:
-        """In all windows."""
         return sum(line.predictions for line in self.lines)
 
     @property
     def labelled(self) -> int:
-        """Those with a label."""
         return sum(line.labelled for line in self.lines)
 
 

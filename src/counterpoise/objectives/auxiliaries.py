@@ -140,7 +140,6 @@ class Seldom(_Around):
         return torch.tensor(self.steps)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Go on counting."""
         self.steps = int(state)
 
 
@@ -189,7 +188,6 @@ class Cached(_Around):
         return {"steps": torch.tensor(self.steps), **self.kept.state_dict()}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with them."""
         self.steps = int(state["steps"])
         self.kept.load_state_dict(state)
 

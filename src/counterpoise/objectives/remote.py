@@ -234,7 +234,6 @@ class RemoteAuxiliary(nn.Module):
 
     @property
     def models(self) -> list[nn.Module]:
-        """The one network."""
         return [self.network]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "RemoteAuxiliary":

@@ -94,7 +94,6 @@ class SelfDistillation(nn.Module):
         return dict(self.kept.state_dict())
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with them."""
         self.kept.load_state_dict(state)
 
     def _targets(self, labels: Tensor, ids: Tensor, *, like: Tensor) -> Tensor:

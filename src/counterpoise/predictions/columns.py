@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from counterpoise._files import FilePath
+from counterpoise._text import some
 from counterpoise.predictions.names import (
     class_suffixes,
     classes_of,
@@ -13,7 +14,6 @@ from counterpoise.predictions.names import (
     listed,
     normal_name,
     numbers_of,
-    some,
     span,
 )
 from counterpoise.predictions.table import Kind, PredictionFileError

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from counterpoise._text import some
 from counterpoise.predictions.columns import AmbiguousInputError, Choice, Columns, Layout, places_of
 from counterpoise.predictions.from_arrow import without
 from counterpoise.predictions.names import (
@@ -27,7 +28,6 @@ from counterpoise.predictions.names import (
     normal_name,
     numbers_of,
     reads_as_index,
-    some,
     span,
     stripped,
 )

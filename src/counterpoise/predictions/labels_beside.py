@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from counterpoise._files import FilePath
+from counterpoise._text import some
 from counterpoise.predictions.columns import AmbiguousInputError, Choice, Columns, Layout, one_of
-from counterpoise.predictions.names import IDS, LABELS, normal_name, some
+from counterpoise.predictions.names import IDS, LABELS, normal_name
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.sample import is_floating, is_list, repeats
 from counterpoise.predictions.table import PredictionFileError

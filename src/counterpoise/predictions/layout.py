@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from counterpoise._text import some
 from counterpoise.predictions.columns import Layout, Reading
 from counterpoise.predictions.descriptive import category_of, descriptive_of
 from counterpoise.predictions.from_arrow import (
@@ -24,7 +25,7 @@ from counterpoise.predictions.from_arrow import (
     truths_of,
     without,
 )
-from counterpoise.predictions.names import SPACES, TRUTH, index_of, some, span, stripped
+from counterpoise.predictions.names import SPACES, TRUTH, index_of, span, stripped
 from counterpoise.predictions.table import (
     MISSING_LABEL,
     RIGHT,

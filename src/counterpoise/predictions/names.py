@@ -224,8 +224,3 @@ def index_of(text: str) -> int | None:
 def span(names: Sequence[str]) -> str:
     """The first and the last name."""
     return repr(names[0]) if len(names) == 1 else f"{names[0]!r} to {names[-1]!r}"
-
-
-def some(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    return ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

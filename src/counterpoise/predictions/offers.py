@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from counterpoise._text import some
 from counterpoise.predictions.columns import AmbiguousInputError, Choice, Columns, Layout
 from counterpoise.predictions.names import (
     LABELS,
@@ -19,7 +20,6 @@ from counterpoise.predictions.names import (
     classes_of,
     normal_name,
     pattern_of,
-    some,
     span,
 )
 from counterpoise.predictions.sample import (

@@ -8,12 +8,13 @@ import pyarrow as pa
 
 from counterpoise._blocks import rows_at_a_time
 from counterpoise._files import FilePath
+from counterpoise._text import some
 from counterpoise.predictions.columns import AmbiguousInputError, Columns, Layout, Reading
 from counterpoise.predictions.descriptive import column_called
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.from_arrow import without_decimals
 from counterpoise.predictions.layout import models_of, tables
-from counterpoise.predictions.names import GROUPED, KNOWN, is_found, normal_name, some
+from counterpoise.predictions.names import GROUPED, KNOWN, is_found, normal_name
 from counterpoise.predictions.recognition import find_layout
 from counterpoise.predictions.table import Header, Kind, PredictionFileError, Predictions
 

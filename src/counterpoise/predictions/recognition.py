@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from counterpoise._text import some
 from counterpoise.predictions.columns import (
     AmbiguousInputError,
     Columns,
@@ -43,7 +44,6 @@ from counterpoise.predictions.names import (
     label_columns,
     normal_name,
     pattern_of,
-    some,
     span,
 )
 from counterpoise.predictions.offers import of_one_number, perhaps_labels, unnamed

@@ -282,7 +282,6 @@ class Predictions:
         return self._of(slice(start, stop))
 
     def take(self, rows: NDArray[np.bool_]) -> "Predictions":
-        """The rows where the mask is True."""
         return self._of(rows)
 
     def _of(self, rows: slice | NDArray[np.bool_]) -> "Predictions":

@@ -64,7 +64,6 @@ class StopEarly(L.Callback):
         return {"lowest": self._lowest, "waited": self.waited}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on waiting."""
         self._lowest, self.waited = state_dict["lowest"], state_dict["waited"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -99,12 +98,10 @@ class RunLogs(L.Callback):
         self._losses, self._count = state_dict["losses"], state_dict["count"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start the clock."""
         self._group = place_in(trainer).group
         self._started, self._images = time.monotonic(), 0
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start the clock of the epoch."""
         self._started, self._images = time.monotonic(), 0
 
     def on_train_batch_end(
@@ -122,7 +119,6 @@ class RunLogs(L.Callback):
         self.flush()
 
     def flush(self) -> None:
-        """Write what is pending."""
         if not self._pending:
             return
         stacked = torch.stack([loss for _, _, loss, _ in self._pending])
@@ -144,7 +140,6 @@ class RunLogs(L.Callback):
             raise FloatingPointError(f"the loss is {losses[broken]} at step {rows[broken][0]}; {REMEDY}")
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """One row for the epoch."""
         assert isinstance(pl_module, ObjectiveModule)
         self.flush()
         seconds = time.monotonic() - self._started

@@ -60,7 +60,6 @@ class RunData:
 
     @property
     def validation(self) -> Images:
-        """Validation images."""
         return self.load_validation()
 
     @property

@@ -87,7 +87,6 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        """The recipe."""
         return self.path / "config.json"
 
     @property
@@ -102,7 +101,6 @@ class RunFolder:
 
     @property
     def steps(self) -> Path:
-        """The loss of every step."""
         return self.path / "steps.csv"
 
     @property
@@ -140,7 +138,6 @@ class RunFolder:
         return RunFolder(self.path / "members" / str(index))
 
     def recipe(self) -> Recipe:
-        """The recipe that the folder holds."""
         if not self.config.is_file():
             raise ValueError(f"{self.path} is no run: it has no {self.config.name}")
         try:

@@ -53,7 +53,6 @@ class ImageShard:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is one of several files."""
         return _is_in_files(self.source)
 
     @contextmanager

@@ -144,7 +144,6 @@ class ObjectiveModule(L.LightningModule):
         self.trainer.val_check_batch = float("inf")
 
     def on_train_epoch_start(self) -> None:
-        """Tell the loader which epoch it is in."""
         set_epoch = getattr(self.trainer.train_dataloader, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(self.current_epoch)
@@ -160,7 +159,6 @@ class ObjectiveModule(L.LightningModule):
         self.objective.set_progress(progress / self.epochs)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The one scalar of the objective."""
         images, labels, *ids = batch
         weights = self.class_weights
         told: dict[str, Tensor | None] = {} if weights is None else {"sample_weight": label_weights(labels, weights)}
@@ -218,7 +216,6 @@ class ObjectiveModule(L.LightningModule):
             stream.update(logits=logits, labels=labels)
 
     def on_validation_epoch_end(self) -> None:
-        """Metrics of all ranks' images."""
         self.validation = measured(stream.sync() if world_size() > 1 else stream for stream in self._streams)
         if self.trainer.loggers:
             self.log_dict({f"validation/{name}": value for name, value in self.validation.items()}, rank_zero_only=True)
@@ -249,7 +246,6 @@ class RunDataModule(L.LightningDataModule):
         self._open.close()
 
     def train_dataloader(self) -> Loader:
-        """Shuffled and augmented batches."""
         return self.training
 
     def val_dataloader(self) -> "LateLoader":

@@ -40,7 +40,6 @@ class Members(nn.Module):
         self.models = nn.ModuleList(models)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits of every member."""
         return torch.stack([call_for_logits(model, (images,), {}) for model in self.models], dim=1)
 
 

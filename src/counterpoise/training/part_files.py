@@ -88,7 +88,6 @@ class PartWriter(StorageWriter):
         """The first rank has made the folder."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """As it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -145,7 +144,6 @@ class PartReader(StorageReader):
         """Nothing is kept between checkpoints: each has its own reader."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What `parts.json` says."""
         self._tensors = read_parts(self.folder).tensors
         return Metadata(
             {
@@ -158,11 +156,9 @@ class PartReader(StorageReader):
         """All is known."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As they are."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:

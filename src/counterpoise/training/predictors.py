@@ -90,7 +90,6 @@ class RunModel:
     digest: str
 
     def load(self, device: str) -> Predictor:
-        """Read its weights."""
         require_device(device)
         run = RunFolder(local_run(self.folder))  # of one in a store, a copy
         trained = load_run(run.path)
@@ -142,7 +141,6 @@ class OwnModel:
 
     @cached_property
     def digest(self) -> str:
-        """Of its weights, by their names."""
         found = hashlib.sha256()
         for name, tensor in self.module.state_dict().items():
             found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -212,7 +212,6 @@ class SaveCheckpoints(L.Callback):
             self._save(trainer, pl_module, value=None)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save after the validation."""
         epoch = trainer.current_epoch + 1
         assert isinstance(pl_module, ObjectiveModule)
         due = epoch % self.every_epochs == 0 or epoch == trainer.max_epochs or trainer.should_stop

@@ -64,11 +64,9 @@ class PredictedShard:
 
     @property
     def path(self) -> FilePath:
-        """Of the images."""
         return self.images.path
 
     def tables(self) -> Iterator[Predictions]:
-        """Batch by batch."""
         job, images = self.job, self.images
         predictor, survey = loaded(job.model, job.device), Survey(skip=job.unreadable == "skip")
         with images.opened(job.batch) as rows:

@@ -108,7 +108,6 @@ class ShardedStrategy(ModelParallelStrategy):
         return own.state_dict()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None) -> None:
-        """All ranks."""
         self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:  # noqa: FBT001

@@ -185,7 +185,6 @@ class SharedStudy:
             self.write()
 
     def search(self) -> Search:
-        """All trials so far."""
         trials = (
             Trial(
                 number=trial.number,
