@@ -279,3 +279,19 @@ def test_unknown_limits_are_null_in_json():
     )
     assert isinstance(decision, Decision)
     assert json.loads(decisions.as_json(decision))["schema"] == decisions.SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("estimate", "words"),
+    [
+        (Estimate(math.nan, math.nan, math.nan), "undefined on these samples"),
+        (Estimate(0.1, math.nan, math.nan), "no interval here"),
+        (Estimate(0.1, 0.0, 0.2), "too near to say"),
+    ],
+)
+def test_why_nothing_can_be_decided_is_said(estimate, words):
+    verdict = Verdict(Requirement("ece", True, 0.1), "undecided", estimate, False, 100)
+    decision = Decision("model", None, 0.95, (verdict,))
+    for text in (decisions.as_lines(decision), decisions.as_junit(decision)):
+        assert words in text
+        assert "nan to nan" not in text

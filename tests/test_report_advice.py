@@ -1,5 +1,6 @@
 """The line of advice: it says what the scores show, and no more."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -15,11 +16,13 @@ from counterpoise.scoring import score_files
 
 
 def test_a_temperature_is_advised_where_it_clearly_helps():
-    scores = made.scores(0)
+    averaged = made.scores(0)
+    assert "Divide the log of the mean probabilities by" in advice_for(averaged).line
+    scores = replace(averaged, source=replace(averaged.source, members=None))
     tried = scores.recalibration
     before, after = (measured[Key.ECE].value for measured in (tried.before, tried.after))
     advice = advice_for(scores)
-    assert advice.line == f"Divide the logits by {tried.temperature:.2f}: ECE {before:.1%} to {after:.1%}."
+    assert advice.line == f"Divide the logits by {tried.temperature:.2f}: ECE from {before:.1%} to {after:.1%}."
     probable = replace(scores, source=replace(scores.source, kind="probabilities"))
     assert "Divide the log-probabilities by" in advice_for(probable).line
     stuck = replace(scores, recalibration=replace(tried, state="at highest temperature"))
@@ -134,6 +137,75 @@ def test_what_is_the_best_after_scaling_alone_is_advised_with_its_temperature(tm
         for model in evaluation.models
     ]
     assert advice_between(replace(evaluation, models=models)).line.startswith("Take calm")
+
+
+def compared_by(estimates, *, models=3):
+    """An evaluation whose NLL is as given, by pair; all pairs are decided the same once scaled, unless given."""
+    evaluation = made.evaluation(models)
+
+    def changed(comparison, values):
+        differences = [
+            replace(each, estimates=each.estimates | {Key.NLL: values[each.first, each.second]}, ood={})
+            for each in comparison.differences
+        ]
+        return replace(comparison, differences=differences)
+
+    plain, scaled, value, after = estimates
+    found = [
+        replace(
+            model,
+            estimates=model.estimates | {Key.NLL: Estimate(one, one, one)},
+            recalibration=replace(model.recalibration, after={Key.NLL: Estimate(other, other, other)}),
+        )
+        for model, one, other in zip(evaluation.models, value, after, strict=True)
+    ]
+    return replace(
+        evaluation,
+        models=found,
+        comparison=changed(evaluation.comparison, plain),
+        scaled=changed(evaluation.scaled, scaled),
+    )
+
+
+def test_what_overtakes_the_leader_once_scaled_is_advised_though_it_ties_with_another():
+    lower, higher, tie = Estimate(-0.06, -0.09, -0.03), Estimate(0.06, 0.03, 0.09), Estimate(0.0, -0.02, 0.02)
+    plain = {(0, 1): higher, (0, 2): higher, (1, 2): tie}
+    scaled = {(0, 1): lower, (0, 2): lower, (1, 2): tie}
+    advice = advice_between(compared_by((plain, scaled, (0.5, 0.6, 0.6), (0.505, 0.445, 0.440))))
+    assert re.match(r"Divide the .* of net 2 by .*, and take it: it then has the best NLL, ", advice.line)
+    assert "beyond chance against net 0, scaled too" in advice.line
+
+
+def test_what_is_worse_once_scaled_is_said_and_so_is_an_infinite_nll():
+    evaluation = made.evaluation(2)
+    (difference,) = evaluation.scaled.differences
+    lost = replace(difference, estimates=difference.estimates | {Key.ECE: Estimate(-0.05, -0.06, -0.04)})
+    advice = advice_between(replace(evaluation, scaled=replace(evaluation.scaled, differences=[lost])))
+    assert "of net 0 by" in advice.line
+    assert re.search("But net 0 is worse, beyond chance, in .*ECE", advice.why)
+    (plain,) = evaluation.comparison.differences
+    never = replace(plain, estimates=plain.estimates | {Key.NLL: Estimate(math.inf, math.inf, math.inf)})
+    models = [
+        evaluation.models[0],
+        replace(
+            evaluation.models[1],
+            estimates=evaluation.models[1].estimates | {Key.NLL: Estimate(math.inf, math.nan, math.nan)},
+        ),
+    ]
+    comparison = replace(evaluation.comparison, differences=[never])
+    advice = advice_between(replace(evaluation, models=models, comparison=comparison, scaled=None))
+    assert advice.line.startswith("Take net 1")
+    assert "net 1 gives some labels the probability 0, so that its NLL is infinite" in advice.why
+
+
+def test_equal_models_are_called_equal():
+    evaluation = replace(made.evaluation(2), scaled=None)
+    same = [evaluation.models[0], replace(evaluation.models[0], source=made.source(1))]
+    (difference,) = evaluation.comparison.differences
+    nothing = replace(difference, estimates={key: Estimate(0.0, 0.0, 0.0) for key in difference.estimates})
+    comparison = replace(evaluation.comparison, differences=[nothing])
+    line = advice_between(replace(evaluation, models=same, comparison=comparison)).line
+    assert line == "net 0 and net 1 have the same NLL."
 
 
 def test_nothing_is_said_of_models_that_are_not_compared():

@@ -74,6 +74,21 @@ def test_nothing_is_compared_after_scaling_where_that_was_not_tried_alike(tmp_pa
     assert compare_scaled([samples[0]] * 2, models, options=ScoreOptions()).samples == 300
 
 
+def test_corrupted_copies_of_a_sample_are_not_taken_for_each_other():
+    logits, labels = drawn(10, n=600)
+    kinds = {"fog": logits, "snow": logits.roll(1, -1)}
+    samples = []
+    for order in (("fog", "snow"), ("snow", "fog")):
+        state = ScoreState(classes=K)
+        for kind in order:
+            columns = {"corruption": [kind] * 600, "severity": [1] * 600}
+            state.update(logits=kinds[kind], labels=labels, ids=np.arange(600), columns=columns)
+        samples.append(state.headline.trial)
+    models = [made.scores(0), made.scores(1)]
+    assert compare_scaled(samples, models, options=ScoreOptions()) is None
+    assert compare_scaled([samples[0]] * 2, models, options=ScoreOptions()).samples == 600
+
+
 def test_the_sample_that_a_temperature_is_tried_on_depends_on_ids_alone():
     rows = MOST_SAMPLES + 20_000
     logits, labels = (

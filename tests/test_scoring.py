@@ -298,3 +298,34 @@ def test_threads_do_not_change_a_bit(tmp_path):
     assert len({score_files([path, other], threads=threads).to_json() for threads in (1, 3)}) == 1
     with pytest.raises(ValueError, match="threads must be at least 1"):
         score_files([path], threads=0)
+
+
+def test_how_many_samples_are_alike_is_counted_among_all_of_them(tmp_path):
+    logits, labels = drawn(9, n=400)
+    corruption = [None] * 100 + ["fog"] * 300
+    severity = [0] * 100 + [2] * 300
+    paths = [
+        write(
+            tmp_path / f"{name}.parquet",
+            logits=logits[:count],
+            labels=labels[:count],
+            ids=np.arange(count),
+            corruption=corruption[:count],
+            severity=severity[:count],
+        )
+        for name, count in (("a", 400), ("b", 390))
+    ]
+    (notice,) = (each for each in score_files(paths).notices if "alike" in each)
+    assert "390 of 400 are alike" in notice
+    assert "--class-names" not in notice
+
+
+def test_several_labels_a_sample_are_not_compared_with_one(tmp_path):
+    logits, labels = drawn(9, n=50)
+    one = write(tmp_path / "one.parquet", logits=logits, labels=labels)
+    several = tmp_path / "several.csv"
+    rows = np.concatenate([np.arange(50)[:, None], torch.sigmoid(logits), np.eye(K)[labels]], 1)
+    head = ",".join(["id", *(f"prob_{k}" for k in "abcd"), *(f"label_{k}" for k in "abcd")])
+    np.savetxt(several, rows, fmt="%.6g", delimiter=",", header=head, comments="")
+    with pytest.raises(ValueError, match="several labels a sample"):
+        score_files([several, one], read_as="models")

@@ -16,7 +16,9 @@ from counterpoise.functional.proportions import clopper_pearson
 from counterpoise.metrics.comparison import Evaluation, as_evaluation
 from counterpoise.metrics.slices import against_whole, worst_slices
 from counterpoise.report import numbers, slices, terminal
+from counterpoise.report.data import severities
 from counterpoise.report.page import write_report
+from counterpoise.scoring import score_files
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 1)), min_size=1, max_size=5), st.floats(1e-6, 0.4))
@@ -139,3 +141,43 @@ def test_a_screen_shows_the_worst_ten():
     scores = sliced(sizes, dict.fromkeys(sizes, 3))
     assert "4 more groups: --all" in terminal.as_text(counterpoise.Evaluation([scores]), risk=0.1)
     assert "more groups" not in terminal.as_text(counterpoise.Evaluation([scores]), risk=0.1, everything=True)
+
+
+def grouped_file(tmp_path, rows):
+    path = tmp_path / "p.csv"
+    head = "prob_0,prob_1,label,region,device,domain,corruption,severity"
+    path.write_text("\n".join([head, *(f"0.8,0.2,{label},{rest}" for label, rest in rows)]))
+    return path
+
+
+def test_two_columns_beside_a_domain_make_no_table_of_one_domain(tmp_path):
+    rows = [
+        (int(place % 10 < wrong), f"{region},{device},{domain},,")
+        for domain, wrong in (("photo", 1), ("sketch", 6))
+        for region in ("north", "south")
+        for device in ("old", "new")
+        for place in range(50)
+    ]
+    (scores,) = score_files([grouped_file(tmp_path, rows)], by=["region", "device"]).models
+    assert {round(group.estimates["accuracy"].value, 1) for group in scores.groups} == {0.4, 0.9}
+    assert slices.crossed_tables(scores) == []
+
+
+def test_severities_of_groups_keep_their_names(tmp_path):
+    rows = [
+        (int(place % 10 < wrong), f"{region},,,{corruption},{severity}")
+        for region, wrong in (("north", 1), ("south", 6))
+        for corruption, severity in (("", 0), ("fog", 1), ("fog", 3))
+        for place in range(50)
+    ]
+    (scores,) = score_files([grouped_file(tmp_path, rows)], by=["region"]).models
+    found = severities(scores)
+    assert {level: sorted(name for name, _ in each) for level, each in found.items()} == {
+        0: ["clean, region north", "clean, region south"],
+        1: ["fog, region north", "fog, region south"],
+        3: ["fog, region north", "fog, region south"],
+    }
+    table = numbers.severity_table(scores)
+    assert len(table.rows) == 4
+    assert len({row[2].text for row in table.rows[:2]} | {row[2].text for row in table.rows[2:]}) == 3
+    assert numbers.severity_means(scores).columns[1] == "groups"

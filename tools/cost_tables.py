@@ -85,11 +85,12 @@ def differences_section(study: StudyResults) -> str:
     return "\n\n".join(tables)
 
 
-SECTIONS: Mapping[str, tuple[str, Callable[[StudyResults], str]]] = {
-    "cost-progress": (PAGE, progress_text),
-    "cost-choices": (PAGE, choices_section),
-    "cost-results": (PAGE, results_section),
-    "cost-differences": (PAGE, differences_section),
-    "cost-headline": ("README.md", headline_section),
+SECTIONS: Mapping[str, tuple[str, str, Callable[[StudyResults], str]]] = {
+    "cost-progress": (PAGE, "cost", progress_text),
+    "cost-choices": (PAGE, "cost", choices_section),
+    "cost-results": (PAGE, "cost", results_section),
+    "cost-differences": (PAGE, "cost", differences_section),
+    "cost-headline": ("README.md", "cost", headline_section),
+    "cost-large-results": (PAGE, "cost-large", results_section),
 }
-"""By name: the page that shows it, and how."""
+"""By name: the page that shows it, of which study, and how."""

@@ -51,9 +51,9 @@ def main() -> None:
     (finetuning,) = collect(Store(ROOT / "study" / "results-finetune"))
     for name, (page, drawn) in finetuning_tables.SECTIONS.items():
         pages.setdefault(ROOT / page, {})[name] = drawn(finetuning)
-    (costs,) = collect(Store(ROOT / "study" / "results-cost"), studies=["cost"])
-    for name, (page, tabled) in cost_tables.SECTIONS.items():
-        pages.setdefault(ROOT / page, {})[name] = tabled(costs)
+    costs = {each.request.study: each for each in collect(Store(ROOT / "study" / "results-cost"))}
+    for name, (page, of_study, tabled) in cost_tables.SECTIONS.items():
+        pages.setdefault(ROOT / page, {})[name] = tabled(costs[of_study])
     for name, (page, said) in guide_examples.SECTIONS.items():
         pages.setdefault(ROOT / page, {})[name] = said()
     stale = []

@@ -9,7 +9,7 @@ from counterpoise._text import listed
 from counterpoise.metrics.comparison import Comparison, Evaluation
 from counterpoise.metrics.estimates import Estimate, Key, MetricInfo
 from counterpoise.metrics.scores import Recalibration, Scores
-from counterpoise.report.data import contrasts, find, name_of
+from counterpoise.report.data import contrasts, find, name_of, unit_of
 from counterpoise.report.numbers import number
 
 DECIDING = (Key.NLL, Key.BRIER, Key.ACCURACY, Key.ECE)
@@ -44,7 +44,7 @@ def advice_for(scores: Scores) -> Advice:
     if not leans and (ece is None or not ece.low > 0):
         if gap is None and ece is None:
             return Advice("No advice: these predictions hold nothing that calibration can be measured by.")
-        return Advice(f"Nothing to mend: confidence is right as far as {scores.samples:,} samples can tell.")
+        return Advice(f"Nothing to mend: confidence is right as far as {scores.samples:,} {unit_of(scores)} can tell.")
     if tried is not None:
         return Advice(
             f"One temperature does not clearly mend this ({_change(tried)}).",
@@ -66,7 +66,7 @@ def advice_between(evaluation: Evaluation) -> Advice | None:
     lead = _lead(comparison, key, [model[key].value for model in models], info)
     scaled = _scaled_lead(evaluation, key)
     name, title = name_of(models[lead.place]), info.title
-    if scaled is not None and not scaled.undecided and (lead.undecided or scaled.place != lead.place):
+    if scaled is not None and _overtakes(scaled, lead):
         unscaled = "chance may explain who leads" if lead.undecided else f"{name} leads"
         return _advice_to_scale(evaluation, info, scaled, unscaled=unscaled)
     if not lead.undecided:
@@ -79,6 +79,8 @@ def advice_between(evaluation: Evaluation) -> Advice | None:
     needed = {other: _samples_to_decide(lead.over[other], comparison.samples) for other in lead.undecided}
     other = max(needed, key=lambda index: needed[index])
     margin = _amount(info, abs(models[lead.place][key].value - models[other][key].value))
+    if models[lead.place][key].value == models[other][key].value:
+        return Advice(f"{name} and {name_of(models[other])} have the same {title}.")
     line = f"{name} leads {name_of(models[other])} in {title} by {margin}, which may be chance"
     total = needed[other]
     if total > HOPELESS * comparison.samples:
@@ -87,7 +89,7 @@ def advice_between(evaluation: Evaluation) -> Advice | None:
     usual = quantile((1 + comparison.level) / 2)
     surely = total * ((usual + quantile(SURE)) / usual) ** 2
     return Advice(
-        f"{line}: {_about(total - comparison.samples)} more samples would decide, if it stays.",
+        f"{line}: {_about(total - comparison.samples)} more {unit_of(models[0])} would decide, if it stays.",
         "Intervals narrow with the square root of the number of samples. If the true difference is the measured one, "
         "so many more give an even chance that its interval leaves out 0; "
         f"{_about(surely - comparison.samples)} more give {100 * SURE:.0f}%.",
@@ -126,6 +128,13 @@ def _scaled_lead(evaluation: Evaluation, key: str) -> _Lead | None:
     return _lead(evaluation.scaled, key, after, evaluation.info_of(key))
 
 
+def _overtakes(scaled: _Lead, lead: _Lead) -> bool:
+    """Whether it is sure of a model, once each is scaled, that it is ahead of what leads as it is, or of all."""
+    if scaled.place != lead.place:
+        return lead.place not in scaled.undecided
+    return bool(lead.undecided) and not scaled.undecided
+
+
 def _advice_to_scale(evaluation: Evaluation, info: MetricInfo, lead: _Lead, *, unscaled: str) -> Advice:
     """To take the model that is the best once each is scaled, which it may not be as it is."""
     models = evaluation.models
@@ -151,7 +160,9 @@ def _margin(models: list[Scores], info: MetricInfo, lead: _Lead, *, scaled: bool
     """How far the leader is ahead, beyond chance."""
     too = ", scaled too" if scaled else ""
     if len(lead.over) > 1:
-        return f"beyond chance against each of the {len(lead.over)} others{too}"
+        sure = [name_of(models[other]) for other in lead.over if other not in lead.undecided]
+        which = listed(sure) if lead.undecided else f"each of the {len(sure)} others"
+        return f"beyond chance against {which}{too}"
     ((other, estimate),) = lead.over.items()
     low, high = sorted(abs(limit) for limit in (estimate.low, estimate.high))
     word = "higher" if info.higher_is_better else "lower"
@@ -162,11 +173,13 @@ def _margin(models: list[Scores], info: MetricInfo, lead: _Lead, *, scaled: bool
 
 
 def _amount(info: MetricInfo, value: float) -> str:
-    return f"{number(info, value)} {info.unit}".strip()
+    return f"{number(info, value)} {'points' if info.unit == '%' else info.unit}".strip()
 
 
 def _divided(scores: Scores) -> str:
     """What a temperature divides."""
+    if scores.source.members is not None:
+        return "log of the mean probabilities"
     return "logits" if scores.source.kind in ("", "logits") else "log-probabilities"
 
 
@@ -177,7 +190,7 @@ def _mends(tried: Recalibration) -> bool:
 
 
 def _change(tried: Recalibration) -> str:
-    return f"ECE {tried.before[Key.ECE].value:.1%} to {tried.after[Key.ECE].value:.1%}"
+    return f"ECE from {tried.before[Key.ECE].value:.1%} to {tried.after[Key.ECE].value:.1%}"
 
 
 def _deciding(comparison: Comparison, models: list[Scores]) -> Key | None:
@@ -217,16 +230,21 @@ def _losses(evaluation: Evaluation, leader: int, *, unless: Comparison | None = 
     Args:
         evaluation: of the models.
         leader: place of the model.
-        unless: metrics that this compares are left out.
+        unless: the comparison once each is scaled, where the metrics that it has are those of the other.
     """
-    known = set() if unless is None else {key for each in unless.differences for key in each.estimates}
+    changed = set() if unless is None else {key for each in unless.differences for key in each.estimates}
     found: dict[str, None] = {}
-    for each in [] if evaluation.comparison is None else evaluation.comparison.differences:
-        state = "worse" if each.second == leader else "better" if each.first == leader else ""
-        others = replace(each, estimates={key: value for key, value in each.estimates.items() if key not in known})
-        found |= {row.title: None for row in contrasts(evaluation, others) if row.state == state}
-    name = name_of(evaluation.models[leader])
-    return [f"But {name} is worse, beyond chance, in {listed([*found])}."] if found else []
+    for comparison, left_out in ((evaluation.comparison, changed), (unless, set[str]())):
+        for each in [] if comparison is None else comparison.differences:
+            state = "worse" if each.second == leader else "better" if each.first == leader else ""
+            kept = {key: value for key, value in each.estimates.items() if key not in left_out}
+            rows = contrasts(evaluation, replace(each, estimates=kept))
+            found |= {row.title: None for row in rows if row.state == state}
+    name, nll = name_of(evaluation.models[leader]), find(evaluation.models[leader], Key.NLL)
+    said = [f"But {name} is worse, beyond chance, in {listed([*found])}."] if found else []
+    if nll is not None and math.isinf(nll.value):
+        said.append(f"But {name} gives some labels the probability 0, so that its NLL is infinite.")
+    return said
 
 
 def _about(count: float) -> str:

@@ -36,7 +36,12 @@ def errors_of(scores: Scores) -> RankingScores | None:
 def size_of(scores: Scores) -> str:
     """Samples, classes where they are known, and bins."""
     classes = f"{scores.classes:,} classes, " if scores.classes > 1 else ""
-    return f"{scores.samples:,} samples, {classes}{scores.bins} bins"
+    return f"{scores.samples:,} {unit_of(scores)}, {classes}{scores.bins} bins"
+
+
+def unit_of(scores: Scores) -> str:
+    """What is counted: where several labels may apply to a sample, decisions about each of them."""
+    return "decisions" if scores.source.kind == "multilabel" else "sample" if scores.samples == 1 else "samples"
 
 
 def has_bins(scores: Scores) -> bool:
@@ -192,7 +197,7 @@ def class_name(scores: Scores, index: int) -> str:
 def severities(scores: Scores) -> dict[int, list[tuple[str, Estimate]]]:
     """ECE of each corruption at each severity, clean samples at 0; empty where there are no corrupted samples.
 
-    Where there are several domains, each corruption of each domain has its own name.
+    Where there are several domains, or groups by other columns, each corruption of each has its own name.
     """
     groups = [(group.severity, group) for group in scores.groups if group.severity is not None]
     several = len({group.domain for _, group in groups}) > 1
@@ -200,6 +205,7 @@ def severities(scores: Scores) -> dict[int, list[tuple[str, Estimate]]]:
     for severity, group in groups:
         name = group.corruption or ("clean" if severity == 0 else "unnamed")
         name = f"{name}, {group.domain}" if several and group.domain else name
+        name = ", ".join([name, *column_values(group)])
         by_severity.setdefault(severity, []).append((name, group.estimates[Key.ECE]))
     return dict(sorted(by_severity.items())) if any(by_severity) else {}
 

@@ -49,7 +49,8 @@ def as_junit(decision: Decision) -> str:
         )
         if each.outcome != "met":
             kind = "failure" if each.outcome == "missed" else "error"
-            message = f"{each.estimate.value:.6g}, interval {_interval(each)}{', ' if _more(each) else ''}{_more(each)}"
+            interval = f"interval {_interval(each)}" if _interval(each) else ""
+            message = ", ".join(filter(None, (f"{each.estimate.value:.6g}", interval, _more(each))))
             ET.SubElement(case, kind, message=message)
     return ET.tostring(suite, encoding="unicode", xml_declaration=True)
 
@@ -74,6 +75,8 @@ def _measured(verdict: Verdict) -> str:
 
 
 def _interval(verdict: Verdict) -> str:
+    if math.isnan(verdict.estimate.low):
+        return ""
     paired = ", paired" if verdict.paired else ""
     return f"{verdict.estimate.low:.4g} to {verdict.estimate.high:.4g}{paired}"
 
@@ -81,6 +84,10 @@ def _interval(verdict: Verdict) -> str:
 def _more(verdict: Verdict) -> str:
     if verdict.outcome != "undecided":
         return ""
+    if math.isnan(verdict.estimate.value):
+        return "undefined on these samples"
+    if math.isnan(verdict.estimate.low):
+        return "this metric has no interval here"
     return "too near to say how many more samples" if verdict.more_samples is None else more_samples(verdict)
 
 

@@ -290,16 +290,14 @@ def severity_table(scores: Scores) -> Table | None:
 
 def severity_means(scores: Scores) -> Table | None:
     """Mean ECE over the corruptions at each severity, with the smallest and largest."""
-    rows = []
+    rows, what = [], "groups" if any(group.columns for group in scores.groups) else "corruptions"
     for level, estimates in severities(scores).items():
         values = [estimate.value for _, estimate in estimates]
         low, mean, high = (
             number(KEY_INFO[Key.ECE], value) for value in (min(values), sum(values) / len(values), max(values))
         )
         rows.append(("clean" if level == 0 else f"severity {level}", str(len(values)), mean, low, high))
-    return (
-        table("ECE over the corruptions, %", ("", "corruptions", "mean", "lowest", "highest"), rows) if rows else None
-    )
+    return table("ECE over the corruptions, %", ("", what, "mean", "lowest", "highest"), rows) if rows else None
 
 
 def titled(source: Table, scores: Scores) -> Table:

@@ -25,6 +25,7 @@ from counterpoise.report.data import (
     largest_share,
     name_of,
     severities,
+    unit_of,
 )
 from counterpoise.report.guarantees import coverage_tables, sets_sentence, threshold_sentence
 from counterpoise.report.html import inside, layout
@@ -108,11 +109,10 @@ def _title(models: Sequence[Scores]) -> str:
 def _lead(evaluation: Evaluation) -> str:
     models = evaluation.models
     count = "One model" if len(models) == 1 else f"{len(models)} models"
-    samples, classes, bins = (
-        _range([getattr(model, name) for model in models]) for name in ("samples", "classes", "bins")
-    )
-    parts = [count, f"{samples} labelled samples", f"{classes} classes" if classes != "1" else "", f"{bins} bins"]
-    return ", ".join(filter(None, parts))
+    samples, bins = (_range([getattr(model, name) for model in models]) for name in ("samples", "bins"))
+    known = [model.classes for model in models if model.classes > 1]
+    classes = f"{_range(known)} classes" if known else ""
+    return ", ".join(filter(None, [count, f"{samples} labelled {unit_of(models[0])}", classes, f"{bins} bins"]))
 
 
 def _range(values: list[int]) -> str:

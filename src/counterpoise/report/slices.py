@@ -54,6 +54,8 @@ def crossed_tables(scores: Scores) -> list[Table]:
             values.setdefault(name, []).append(_stated(value))
     distinct = {name: sorted(set(each)) for name, each in values.items()}
     crossed = len(distinct) == 2 and all(set(group.columns) == set(distinct) for group in groups)
+    # Where groups differ in more than these, a place would have several.
+    crossed &= not any(group.domain or group.corruption or group.severity for group in groups)
     if not crossed or not all(2 <= len(each) <= _MOST_CROSSED for each in distinct.values()):
         return []
     down, across = sorted(distinct, key=lambda name: -len(distinct[name]))

@@ -147,5 +147,8 @@ def _has(table: Table, mark: str) -> bool:
 
 def _left_out(evaluation: Evaluation) -> int:
     """Metrics that are not among the key ones."""
-    every = [list(section.estimates(evaluation.models[0])) for section in numbers.sections(evaluation)]
+    every = [
+        list(dict.fromkeys(key for model in evaluation.models for key in section.estimates(model)))
+        for section in numbers.sections(evaluation)
+    ]
     return sum(len(keys) - len(numbers.shown_keys(keys)) for keys in every)

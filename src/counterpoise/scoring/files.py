@@ -152,6 +152,8 @@ def score_models(
             beside = slice(index, index + 1) if several else slice(None)
             own_ood = dict(zip(ood_names[beside], ood[beside], strict=True))
             models.append(Model(files, own_ood, folder=Path(folder) / f"ids-{index}"))
+        if len({model.kind == "multilabel" for model in models}) > 1:
+            raise ValueError("some models have several labels a sample and others one: evaluate them one by one")
         pairing = _Pairing(len(models), Path(folder)) if several else None
         jobs = [*_jobs(models, options, temperature)]
         units, sink = _plan(models, jobs), _Sink(models, pairing)
@@ -300,8 +302,9 @@ class _Pairing:
             raise AmbiguousInputError(f"{several} have no sample in common", choices)
         if not all(same.get(part, True) for part in (CLEAN, CORRUPTED)):
             matched = sum(self._joins[part].matched for part in (CLEAN, CORRUPTED) if part in self._joins)
-            most = max(each.samples for each in scores)
-            alike = all(models[0].has_ids_of(each) for each in models[1:])
+            states = [model.state for model in models if model.state is not None]
+            most = max(state.clean.ranks.samples + state.corrupted_samples for state in states)
+            alike = matched < most / 2 and all(models[0].has_ids_of(each) for each in models[1:])
             hint = "; nearly all ids are, so labels differ, or the order of classes (--class-names)" if alike else ""
             return None, [
                 f"the files do not hold the same samples: {matched:,} of {most:,} are alike (id, label, and whether "

@@ -95,8 +95,11 @@ def compare_scaled(
         return None
     found = [sample.tensors() for sample in samples]
     first, half = found[0], len(found[0]["labels"]) // 2
+    # Corrupted copies of a sample have its id, and only their group tells them apart.
+    has_copies = len(torch.unique(first["priority"])) < len(first["priority"])
+    names = ["priority", "labels", *(["groups"] if has_copies else [])]
     for each in found[1:]:
-        alike = all(torch.equal(each[name], first[name]) for name in ("priority", "labels"))
+        alike = all(name in each and name in first and torch.equal(each[name], first[name]) for name in names)
         if not alike or each["logits"].shape != first["logits"].shape:
             return None
     scaled = compare(
