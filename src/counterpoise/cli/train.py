@@ -17,7 +17,8 @@ from counterpoise.cli.progress import write
 from counterpoise.cli.recipe_arguments import RecipeFields, StartName, name_of
 from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import Recipe
-from counterpoise.recipes.methods import method_named
+from counterpoise.recipes.methods import METHODS, method_named
+from counterpoise.recipes.savings import SavingOptions
 
 if TYPE_CHECKING:
     from counterpoise.metrics.comparison import Evaluation
@@ -80,8 +81,7 @@ class Train:
         from counterpoise.training.preflight import require_possible
 
         with usage_errors():
-            # Another method has other hyper-parameters: those that were given are of the first.
-            configs = [self.config, *(replace(self.config, method=method, hyper={}) for method in self.against)]
+            configs = [self.config, *map(self._other, self.against)]
             for config in configs:
                 method_named(config.method)
             if len({config.method for config in configs}) < len(configs):
@@ -104,6 +104,12 @@ class Train:
                     train(config, folder, root=self.data_root)
         folders = [self._folder(config) for config in configs]
         compare_runs(folders, report=folders[0].parent / "comparison.html")
+
+    def _other(self, method: str) -> Recipe:
+        """The same for another method, which has other hyper-parameters, and perhaps no auxiliaries to save of."""
+        takes = method not in METHODS or METHODS[method].savings == SavingOptions()
+        savings = self.config.savings if takes else SavingOptions()
+        return replace(self.config, method=method, hyper={}, savings=savings)
 
     def _folder(self, config: Recipe) -> Path:
         own = self.recipe is not None or self.start not in RECIPES

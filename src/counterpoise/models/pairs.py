@@ -71,6 +71,7 @@ class Renormalised(nn.Module):
         given: normalisation of the images that come in.
     """
 
+    holds_network = True
     scale: Tensor
     shift: Tensor
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils import _pytree
 
-from counterpoise.objectives.kept import KeptPredictions, require_ids
+from counterpoise.objectives.kept import KeptPredictions, packed, require_ids, unpacked
 from counterpoise.objectives.models import call_for_logits, network_in, require_model
 
 
@@ -72,7 +72,7 @@ def needs_ids(auxiliary: nn.Module) -> bool:
 class _Around(nn.Module):
     """Around another auxiliary: of the same network, and with the same needs."""
 
-    takes_step = True
+    takes_step = holds_network = True
 
     def __init__(self, auxiliary: nn.Module) -> None:
         super().__init__()
@@ -97,7 +97,9 @@ class Seldom(_Around):
 
     Args:
         auxiliary: any.
-        every: it learns from the first step, and from every so many after it.
+        every: it learns from the first step, and from every so many after it. A step is a call: where gradients of
+            several batches are accumulated, it counts batches. Under DDP, `find_unused_parameters=True` allows for
+            the steps on which it does not learn.
         share: of the samples of a batch that it learns from, the first ones; its gradient is their weighted mean.
 
     >>> auxiliary, images = Seldom(nn.Linear(4, 3), every=2), torch.zeros(2, 4)
@@ -120,7 +122,7 @@ class Seldom(_Around):
 
     def forward(self, step: Step) -> Tensor:
         """Logits of the whole batch; with a gradient where the auxiliary learns."""
-        learns, self.steps = self.steps % self.every == 0, self.steps + 1
+        learns, self.steps = self.steps == 0, (self.steps + 1) % self.every
         if not learns:
             with torch.no_grad():
                 return logits_of(self.auxiliary, step)
@@ -136,11 +138,11 @@ class Seldom(_Around):
         return torch.cat([constant + (own - constant) * _whole_over_part(step, learning), others])
 
     def get_extra_state(self) -> Tensor:
-        """The steps so far, for checkpoints."""
+        """The steps since it last learned, for checkpoints."""
         return torch.tensor(self.steps)
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.steps = int(state)
+        self.steps = int(state) % self.every
 
 
 class Cached(_Around):
@@ -151,7 +153,7 @@ class Cached(_Around):
 
     Args:
         auxiliary: any.
-        every: it runs and learns on the first step, and on every so many after it.
+        every: as of `Seldom`; on the other steps it does not run.
         kept: where predictions are kept; by default in memory, all classes in float16.
 
     >>> auxiliary, images = Cached(nn.Linear(4, 3), every=2), torch.zeros(2, 4)
@@ -174,7 +176,7 @@ class Cached(_Around):
     def forward(self, step: Step) -> Tensor:
         """Logits of the batch, computed or remembered."""
         ids = require_ids(step.ids)
-        runs, self.steps = self.steps % self.every == 0, self.steps + 1
+        runs, self.steps = self.steps == 0, (self.steps + 1) % self.every
         if runs:
             logits = logits_of(self.auxiliary, step)
             self.kept.write(ids, logits, group=step.process_group)
@@ -183,13 +185,14 @@ class Cached(_Around):
         own = torch.log_softmax(step.logits.float(), -1)
         return torch.where(known[:, None], log_probabilities.to(own), own)
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """The steps so far and the kept predictions, for checkpoints."""
-        return {"steps": torch.tensor(self.steps), **self.kept.state_dict()}
+    def get_extra_state(self) -> Tensor:
+        """The steps since it last ran and the kept predictions, for checkpoints."""
+        return packed({"steps": torch.tensor(self.steps), **self.kept.state_dict()})
 
-    def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        self.steps = int(state["steps"])
-        self.kept.load_state_dict(state)
+    def set_extra_state(self, state: Tensor | Mapping[str, Tensor]) -> None:
+        found = unpacked(state)
+        self.steps = int(found["steps"]) % self.every
+        self.kept.load_state_dict(found)
 
 
 class MovingAverage(nn.Module):

@@ -1,8 +1,8 @@
 """Predictions that are kept for each sample from one epoch to the next."""
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -81,7 +81,7 @@ class KeptPredictions:
         """The tables, for checkpoints."""
         return dict(self._tables)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on with the tables of a checkpoint."""
         self._tables = {}
         tables = {name: state[name] for name in ("probabilities", "classes") if name in state}
@@ -113,6 +113,21 @@ class KeptPredictions:
             if older != path:
                 older.unlink()
         return table
+
+
+def packed(tables: Mapping[str, Tensor]) -> Tensor:
+    """Tables as the one tensor that a state dict can have anywhere, of bytes."""
+    buffer = io.BytesIO()
+    torch.save(dict(tables), buffer)
+    return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+
+
+def unpacked(state: Tensor | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """What `packed` was given, or the tables themselves, as earlier checkpoints have them."""
+    if not isinstance(state, Tensor):
+        return state
+    found: Mapping[str, Tensor] = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), weights_only=True)
+    return found
 
 
 def require_ids(ids: Tensor | None) -> Tensor:

@@ -69,6 +69,8 @@ def parameter_group(name: str, models: Iterable[nn.Module], *, lr: float, schedu
 
 
 def network_in(model: nn.Module) -> nn.Module:
-    """The network that a model is, or has inside: that it normalises images for, or trains more cheaply."""
-    network = getattr(model, "network", model)
-    return network if isinstance(network, nn.Module) else model
+    """The network that a model is, or has inside: that it normalises images for, or trains more cheaply.
+
+    Those that have one say so by `holds_network`: a part of somebody's own model may be called `network`, too.
+    """
+    return model.get_submodule("network") if getattr(model, "holds_network", False) else model

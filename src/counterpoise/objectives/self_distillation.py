@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from counterpoise.functional.losses import cross_entropy
-from counterpoise.objectives.kept import KeptPredictions, require_ids
+from counterpoise.objectives.kept import KeptPredictions, packed, require_ids, unpacked
 from counterpoise.objectives.models import call_for_logits, copied, parameter_group, require_model
 from counterpoise.objectives.output import ObjectiveOutput
 from counterpoise.objectives.schedules import require_weight
@@ -89,12 +89,12 @@ class SelfDistillation(nn.Module):
         """One group with every parameter."""
         return [parameter_group("primary", [self.primary], lr=lr)]
 
-    def get_extra_state(self) -> dict[str, Any]:
+    def get_extra_state(self) -> Tensor:
         """The kept predictions, for checkpoints."""
-        return dict(self.kept.state_dict())
+        return packed(self.kept.state_dict())
 
-    def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        self.kept.load_state_dict(state)
+    def set_extra_state(self, state: Tensor | Mapping[str, Tensor]) -> None:
+        self.kept.load_state_dict(unpacked(state))
 
     def _targets(self, labels: Tensor, ids: Tensor, *, like: Tensor) -> Tensor:
         classes = like.shape[-1]

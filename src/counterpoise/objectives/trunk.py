@@ -36,7 +36,7 @@ class SharedTrunk(nn.Module):
     ['0.network.2.weight', '0.network.2.bias']
     """
 
-    takes_step = True
+    takes_step = holds_network = True
 
     def __init__(self, network: nn.Module, *, after: str) -> None:
         super().__init__()
@@ -109,11 +109,12 @@ def halfway(network: nn.Module) -> str:
     children = dict(network.named_children())
     if "layer2" in children:
         return "layer2"
-    if len(children) < 2:
+    if not children:
         raise ValueError(f"{type(network).__name__} has no modules to be cut between; name the module to cut after")
-    if isinstance(network, nn.Sequential | nn.ModuleList):
+    if isinstance(network, nn.Sequential | nn.ModuleList) and len(children) > 1:
         return list(children)[len(children) // 2 - 1]
-    largest = max(children, key=lambda name: sum(each.numel() for each in children[name].parameters()))
+    # By modules and not by parameters, of which some networks have most in their head.
+    largest = max(children, key=lambda name: len(list(children[name].modules())))
     return f"{largest}.{halfway(children[largest])}"
 
 

@@ -49,6 +49,11 @@ def method_problems(
         problems.append(
             f"{name} has no auxiliaries that could save anything; methods that have some are {with_auxiliaries}"
         )
+    if method.savings not in (None, SavingOptions()) and savings != SavingOptions():
+        problems.append(
+            f"{name} has savings of its own, which these would replace: take mte1 with all that are wanted, such as "
+            "--savings.trunk half --savings.every 4 --optimizer.auxiliary-factor 1"
+        )
     if auxiliary_ranks and method.savings is None:
         problems.append(
             f"{name} has no auxiliaries that engine.auxiliary_devices could train; methods with some are "

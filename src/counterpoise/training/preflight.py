@@ -6,7 +6,7 @@ from pathlib import Path
 
 from counterpoise.data.sources import resolve
 from counterpoise.recipes.config import EngineOptions, Recipe
-from counterpoise.recipes.methods import AUXILIARY_LR, method_named
+from counterpoise.recipes.methods import method_named
 
 
 def require_possible(recipe: Recipe, *, root: Path | None, named: bool = True) -> None:
@@ -21,7 +21,7 @@ def require_possible(recipe: Recipe, *, root: Path | None, named: bool = True) -
 def passed_over(recipe: Recipe) -> str | None:
     """What a recipe says to no effect: one of two rates may be of the recipe that another was begun with."""
     options = recipe.optimizer
-    if options.auxiliary_factor is None or options.auxiliary_lr in (None, AUXILIARY_LR):
+    if options.auxiliary_factor is None or options.auxiliary_lr is None:
         return None
     return (
         f"note: optimizer.auxiliary_lr, {options.auxiliary_lr:g}, has no effect beside optimizer.auxiliary_factor, "
