@@ -133,3 +133,77 @@ def test_text_with_numbers_in_it_is_offered_in_their_order_first(tmp_path):
     orders = [dict(choice)["class_names"] for choice, _ in asked.value.choices]
     names = [f"T{k}" for k in range(CLASSES)]
     assert orders == [",".join(names), ",".join(sorted(names))]
+
+
+def as_npz(folder, **arrays):
+    np.savez(folder / "p.npz", **arrays)
+    return folder / "p.npz"
+
+
+@pytest.mark.parametrize("labels", ["text", "number"])
+def test_class_names_that_are_numbers_name_classes_and_not_their_places(tmp_path, labels):
+    order = np.array(ORDERS["as text"])
+    names = order.astype(str)
+    given = Y.astype(str) if labels == "text" else Y
+    path = as_npz(tmp_path, probabilities=P[:, order], labels=given, class_names=names)
+    with pytest.raises(AmbiguousInputError) as asked:
+        read_predictions(path)
+    first, _ = asked.value.choices[0]
+    np.testing.assert_allclose(probability_of_labels(read_predictions(path, Columns(**first))), OWN)
+
+
+def test_numbers_among_other_class_names_are_names(tmp_path):
+    p, y = three()
+    names = np.array(["1", "2", "3+"])
+    table = read_predictions(as_npz(tmp_path, probabilities=p, labels=names[y], class_names=names))
+    np.testing.assert_array_equal(table.labels, y)
+
+
+def test_labels_from_minus_one_are_asked_about(tmp_path):
+    p, y = three()
+    path = csv_of(tmp_path, {f"prob_{name}": p[:, k] for k, name in enumerate(("neg", "neu", "pos"))}, y - 1)
+    with pytest.raises(PredictionFileError, match=r"--class-names=-1,0,1"):
+        read_predictions(path)
+    np.testing.assert_array_equal(read_predictions(path, Columns(class_names="-1,0,1")).labels, y)
+
+
+def test_names_in_a_list_beside_the_values_are_those_of_the_outputs(tmp_path):
+    p, y = three()
+    rows = zip(p[:, [2, 0, 1]].tolist(), y, strict=True)
+    path = lines_of(
+        tmp_path, [{"probs": row, "classes": ["cow", "ant", "bee"], "label": NAMES[label]} for row, label in rows]
+    )
+    np.testing.assert_allclose(probability_of_labels(read_predictions(path)), p[np.arange(ROWS), y])
+    order = np.argsort(-p, 1)
+    sorted_rows = [
+        {"probs": p[row, places].tolist(), "classes": places.tolist(), "label": int(y[row])}
+        for row, places in enumerate(order)
+    ]
+    with pytest.raises(
+        PredictionFileError, match="'classes' names the outputs of 'probs' in another order in each row"
+    ):
+        read_predictions(lines_of(tmp_path, sorted_rows))
+
+
+def test_of_two_classes_the_one_that_the_column_is_called_after_is_offered_first(tmp_path):
+    q, labels = P[:, 0], np.where(Y % 2, "fraud", "legit")
+    with pytest.raises(AmbiguousInputError) as asked:
+        read_predictions(csv_of(tmp_path, {"prob_fraud": q}, labels), Columns(probabilities="prob_fraud"))
+    assert asked.value.choices[0] == ({"class_names": "legit,fraud"}, "y = 1 is 'fraud'")
+
+
+def test_columns_numbered_from_one_in_text_order_are_offered_in_the_order_of_numbers(tmp_path):
+    columns = {f"prob_class_{k}": P[:, k - 1] for k in sorted(range(1, CLASSES + 1), key=str)}
+    path = csv_of(tmp_path, columns, Y)
+    with pytest.raises(AmbiguousInputError) as asked:
+        read_predictions(path)
+    np.testing.assert_allclose(probability_of_labels(read_predictions(path, Columns(**asked.value.choices[0][0]))), OWN)
+
+
+def test_columns_with_commas_in_their_names_are_offered_in_quotes(tmp_path):
+    p, y = three()
+    path = csv_of(tmp_path, {f"P(a, {name})": p[:, k] for k, name in enumerate(NAMES)}, [NAMES[label] for label in y])
+    with pytest.raises(AmbiguousInputError) as asked:
+        read_predictions(path)
+    found = read_predictions(path, Columns(**asked.value.choices[0][0]))
+    np.testing.assert_allclose(probability_of_labels(found), p[np.arange(ROWS), y])

@@ -101,7 +101,7 @@ PROGRAMS: dict[str, tuple[int, Callable[[Program], None]]] = {
         ),
     ),
     "SageMaker": (
-        2,
+        1,
         lambda p: p.json_lines(
             [
                 {"predicted_label": answer, "probability": max(row), "probabilities": row, "labels": NAMES, "actual": text}
@@ -127,7 +127,7 @@ PROGRAMS: dict[str, tuple[int, Callable[[Program], None]]] = {
     ),
     "transformers": (1, lambda p: np.savez(p.folder / "file.npz", predictions=p.logits, label_ids=p.labels)),
     "Vertex AI": (
-        3,
+        2,
         lambda p: p.json_lines(
             [
                 {"instance": {"version": 1, "kind": text}, "prediction": {"scores": row, "classes": NAMES}}

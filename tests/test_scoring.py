@@ -14,7 +14,7 @@ from counterpoise.metrics.estimates import Key
 from counterpoise.metrics.keys import mixed
 from counterpoise.predictions import Header, PredictionFileError, Predictions, write_predictions
 from counterpoise.scoring import score_files
-from counterpoise.scoring.parallel import ordered_map
+from counterpoise.scoring.units import ordered_map
 from scored_files import K, N, drawn, same_estimates, write, write_shards
 
 pytestmark = pytest.mark.usefixtures("few_resamples")

@@ -103,7 +103,6 @@ class Processes:
         return _Result(call, 0), _Result(call, 1)
 
     def combine(self, function: Callable[[Iterable[Any]], Any], states: Sequence[Handle]) -> Handle:
-        """Combine them here."""
         return function(self.value(state) for state in states)
 
     def value(self, handle: Handle) -> Any:

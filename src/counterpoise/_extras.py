@@ -1,9 +1,14 @@
 """Parts of the package that need more than the core say so in one line."""
 
 import importlib
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any, Literal
+
+View = Literal["text", "html", "figure", "page", "table"]
+"""How results show themselves."""
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
@@ -30,6 +35,13 @@ def require_installed(*modules: str, extra: str, purpose: str) -> None:
     """
     if missing := [module for module in modules if find_spec(module) is None]:
         raise ImportError(f"{purpose} needs {', '.join(missing)}: pip install 'counterpoise[{extra}]'")
+
+
+def view(name: View) -> Callable[..., Any]:
+    """A function of `counterpoise.report.views`, loaded as any extra is: nothing below `report` imports it."""
+    views = require("counterpoise.report.views", extra="report", purpose="showing results")
+    found: Callable[..., Any] = getattr(views, name)
+    return found
 
 
 @cache

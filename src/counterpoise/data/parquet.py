@@ -36,7 +36,6 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """Those to be read."""
         return [self.image, self.label, *([self.domain] if self.domain else [])]
 
 
@@ -78,7 +77,6 @@ class ParquetRows:
                 break
 
     def labels(self) -> npt.NDArray[np.int64]:
-        """Of all rows of the file; nothing else is read."""
         return labels_in(self._column(self.columns.label))
 
     def domains(self) -> list[str | None]:

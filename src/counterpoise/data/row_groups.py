@@ -45,13 +45,9 @@ class FileRows(Protocol):
         """Some rows of a row group, by their sorted numbers in it, which are the chunks' ids too."""
         ...
 
-    def labels(self) -> npt.NDArray[np.int64]:
-        """Of all rows."""
-        ...
+    def labels(self) -> npt.NDArray[np.int64]: ...
 
-    def domains(self) -> list[str | None]:
-        """Of all rows, where there are domains."""
-        ...
+    def domains(self) -> list[str | None]: ...
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,6 @@ class Split:
 
     @property
     def rows(self) -> int:
-        """Rows in the files, whether they take part or not."""
         return int(self.firsts[-1])
 
     @cached_property
@@ -93,7 +88,6 @@ class Split:
 
     @property
     def taking_part(self) -> int:
-        """Rows of an epoch."""
         return int(self.counts.sum())
 
     def ids(self, row_group: int) -> Tensor:

@@ -95,7 +95,6 @@ class ShardIndex:
             raise ValueError("its groups are not those of a shard")
 
     def to_json(self) -> str:
-        """Strict JSON."""
         return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
 
     @classmethod
@@ -141,7 +140,6 @@ class TarRows:
         )
 
     def scanned(self) -> ShardIndex:
-        """What all headers say."""
         places, samples = [], 0
         with self._opened() as file:
             for sample in self._samples(file, 0):
@@ -183,7 +181,6 @@ class TarRows:
                 yield Chunk([*images], np.array(labels, np.int64), some, [self.name] * len(some))
 
     def labels(self) -> npt.NDArray[np.int64]:
-        """Of all samples of the shard; no image is read."""
         with self._opened() as file:
             return np.array([self._label(file, sample) for sample in self._samples(file, 0)], np.int64)
 

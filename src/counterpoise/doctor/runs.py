@@ -62,7 +62,6 @@ class Trace:
 
     @property
     def values(self) -> list[float]:
-        """The losses as numbers."""
         return [float.fromhex(loss) for loss in self.losses]
 
 

@@ -55,14 +55,12 @@ class ModelConfig:
             raise ValueError("shape is missing: the backbone is built for its number of channels")
 
     def build(self) -> nn.Module:
-        """The network, with random weights."""
         if self.backbone is None or self.shape is None:
             raise ValueError("the configuration names no backbone: build the network yourself and pass it as model=")
         network = replace(self.backbone, weights=RANDOM)
         return build_model(network, classes=len(self.class_names), channels=self.shape[0])
 
     def to_json(self) -> str:
-        """Strict JSON."""
         return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
 
     @classmethod

@@ -42,7 +42,6 @@ class Guarantees:
         return found if self.accept is None else found | {ACCEPT: self.accept.to_json(indent=None)}
 
     def require_classes(self, classes: int) -> None:
-        """Refuse guarantees of another model."""
         for each in (self.sets, self.accept):
             if each is not None and each.classes != classes:
                 raise ValueError(
@@ -65,7 +64,6 @@ class GuaranteedOutputs(nn.Module):
         self.register_buffer("thresholds", torch.tensor(values, dtype=torch.float64), persistent=False)
 
     def forward(self, logits: Tensor) -> dict[str, Tensor]:
-        """From logits at the temperature, `[n, K]`."""
         sets, accept = self.guarantees.sets, self.guarantees.accept
         found = {} if sets is None else {SET: sets.scores(logits) <= self.thresholds}
         return found if accept is None else found | {ACCEPT: accept.accepts(logits)}

@@ -37,7 +37,6 @@ class Block(nn.Module):
             self.downsample.append(nn.BatchNorm2d(outputs))
 
     def forward(self, images: Tensor) -> Tensor:
-        """What the convolutions find, added to the input."""
         found = images
         for number in range(1, self.layers + 1):
             found = self.get_submodule(f"bn{number}")(self.get_submodule(f"conv{number}")(found))

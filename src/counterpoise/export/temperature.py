@@ -37,7 +37,6 @@ class Deployed(nn.Module):
         return ("logits", "probabilities", *self.guaranteed.guarantees.names)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """All outputs for normalised images."""
         logits = self.primary(images)
         if self.temperature != 1:
             logits = logits / self.temperature

@@ -36,11 +36,9 @@ class BinSums:
     confidence_hits: Tensor
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "BinSums":
-        """The same function of every sum."""
         return BinSums(*(function(getattr(self, field.name)) for field in fields(self)))
 
     def plus(self, other: "BinSums") -> "BinSums":
-        """The sums of both samples together."""
         return BinSums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
     @property

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
-from counterpoise._views import view
+from counterpoise._extras import view
 from counterpoise.functional.paired import paired_accuracy_interval, paired_mean_interval
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.headline import Headline

@@ -64,7 +64,6 @@ class Headline:
             accumulate(sums, each)
 
     def total(self, metric: int) -> Sums:
-        """Sums of all jackknife groups, of the metric at that place."""
         return {name: value.sum(0) for name, value in self.sums[metric].items()}
 
     def grouped(self) -> Iterator[tuple[Metric, Sums]]:

@@ -86,7 +86,6 @@ class PredictionBatch:
         return self.probabilities.log() if self.logits is None else self.logits
 
     def required_labels(self) -> Tensor:
-        """The labels, where a metric cannot do without."""
         if self.labels is None:
             raise ValueError("this metric needs labels; pass labels=")
         return self.labels
@@ -148,7 +147,6 @@ class PredictionTable:
         return rows if self.valid is None else rows[self.valid[start:stop]]
 
     def with_values(self, values: Tensor) -> "PredictionTable":
-        """The same samples with other predictions."""
         return replace(self, values=values)
 
     def batches(self) -> Iterator[tuple[PredictionBatch, Tensor]]:

@@ -36,7 +36,6 @@ class LabelledColumns:
 
     @property
     def ranked(self) -> Tensor:
-        """The score that ranks them."""
         return self.confidence if self.scores is None else self.scores
 
 
@@ -119,7 +118,6 @@ class Ranks:
 
     @property
     def exact(self) -> bool:
-        """Whether ranks are exact so far."""
         return self._counted is None
 
     def add(self, columns: LabelledColumns) -> None:
@@ -161,7 +159,6 @@ class Ranks:
         return self._counted.confidence
 
     def misclassification(self) -> Ranking:
-        """Right against wrong predictions."""
         if self._counted is None:
             rows = self._columns()
             return Ranking(*rank_groups(rows.ranked.double(), rows.hits))
@@ -257,7 +254,6 @@ class Ranks:
         self._labelled, self._ood, self._waiting = [], {}, 0
 
     def _columns(self) -> LabelledColumns:
-        """All labelled samples that are not counted."""
         if len(self._labelled) != 1:
             scores = [rows.scores for rows in self._labelled if rows.scores is not None]
             self._labelled = [
@@ -271,7 +267,6 @@ class Ranks:
         return self._labelled[0]
 
     def _cells(self) -> tuple[CellCounts, CellCounts]:
-        """Right and wrong predictions by group and cell."""
         if self._counted is None:
             return _sides(self.score, self._columns())
         self._count()

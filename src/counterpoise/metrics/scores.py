@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from counterpoise._addresses import read_text
 from counterpoise._documents import from_document, to_document
+from counterpoise._extras import view
 from counterpoise._files import write_text
-from counterpoise._views import view
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo, percent
 
 if TYPE_CHECKING:

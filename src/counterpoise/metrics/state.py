@@ -339,7 +339,6 @@ class ScoreState:
             self.corrupted = Headline(classes=self.classes, options=self.options)
 
     def _identity(self) -> dict[str, Any]:
-        """What two states must share to be merged."""
         options = asdict(replace(self.options, metrics=())) | {"metrics": [repr(each) for each in self.options.metrics]}
         return {"classes": self.classes, "options": options}
 

@@ -50,7 +50,6 @@ class TrialSample:
             self._consider(priority, rows)
 
     def samples(self) -> TrialRows:
-        """The samples in random order."""
         self._prune()
         return self._rows[0]
 
@@ -58,7 +57,6 @@ class TrialSample:
         return min(self._held, self._most)
 
     def settle(self) -> None:
-        """Drop what is held beyond the sample."""
         if self._priority:
             self._prune()
 

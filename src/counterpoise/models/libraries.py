@@ -5,7 +5,7 @@ from types import ModuleType
 from torch import nn
 
 from counterpoise._extras import require
-from counterpoise.models.layers import convolution_3x3
+from counterpoise.models.cnn import convolution_3x3
 
 PLAIN_STEMS = (("conv1", "maxpool"), ("features.conv0", "features.pool0"))
 """First convolution and max-pool of the networks that have a small-image form: ResNets and DenseNets."""

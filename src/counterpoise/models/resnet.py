@@ -9,7 +9,7 @@ from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.models.resnet import ResNet as TorchvisionResNet
 
-from counterpoise.models.layers import convolution_3x3, he_initialised
+from counterpoise.models.cnn import convolution_3x3, he_initialised
 
 
 class ResNet(TorchvisionResNet):  # type: ignore[misc]

@@ -94,7 +94,6 @@ class StoredCounts:
 
     @classmethod
     def of(cls, counts: Counts) -> "StoredCounts":
-        """The same of dense counts."""
         classes, cells = np.flatnonzero(counts.classes), np.flatnonzero(counts.predictions)
         return cls(
             *(

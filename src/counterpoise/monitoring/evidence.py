@@ -152,7 +152,6 @@ class Fortunes:
 
     @classmethod
     def none(cls, shape: tuple[int, ...]) -> "Fortunes":
-        """Before the first window."""
         empty = torch.full(shape, -math.inf, dtype=torch.float64)
         return cls(empty, 0, empty, torch.zeros(shape, dtype=torch.int64))
 

@@ -191,7 +191,6 @@ class Accuracies:
 
     @classmethod
     def of(cls, reference: Counts) -> "Accuracies":
-        """Of a reference with at least one label."""
         seen = reference.hits + reference.misses
         before = np.cumsum(seen) - seen
         places = np.minimum(before * _BINS // max(1, int(seen.sum())), _BINS - 1)

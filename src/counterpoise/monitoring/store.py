@@ -58,17 +58,14 @@ class Reference:
 
     @cached_property
     def counts(self) -> Counts:
-        """Of the labelled predictions."""
         return self.stored.counts(self.classes)
 
     @cached_property
     def first(self) -> int:
-        """Number of the first window."""
         return window_at(self.start, self.every)
 
     @property
     def shown_start(self) -> str:
-        """The start of the first window, for people."""
         return shown_start(self.first, self.every)
 
 

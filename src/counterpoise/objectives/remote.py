@@ -104,7 +104,6 @@ class Link:
         return theirs
 
     def _send(self, parts: list[tuple[int, Tensor, Tensor]]) -> None:
-        """To each peer a tensor, and one from it."""
         operations = []
         for peer, part, answer in parts:
             rank = self._peers[peer]

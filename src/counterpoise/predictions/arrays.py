@@ -16,8 +16,8 @@ from numpy.lib import format as npy
 
 from counterpoise._blocks import rows_at_a_time
 from counterpoise.predictions.columns import Layout
+from counterpoise.predictions.compression import check_expansion
 from counterpoise.predictions.digest import Source
-from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.names import CLASS_NAMES, KNOWN
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import Array, PredictionFileError, native

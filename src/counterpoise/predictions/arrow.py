@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from counterpoise.predictions.compression import check_expansion
 from counterpoise.predictions.digest import Source
-from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.prediction_file import RawTable, table_of_batches
 
 

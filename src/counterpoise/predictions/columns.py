@@ -70,7 +70,6 @@ class Columns:
             raise ValueError("one_hot and multilabel exclude each other: choose one")
 
     def names(self) -> tuple[str, ...] | None:
-        """The class names as a tuple."""
         return None if self.class_names is None else listed(self.class_names)
 
 
@@ -166,7 +165,6 @@ class Layout:
 
     @property
     def classes(self) -> int:
-        """K."""
         return 2 if self.is_binary else self.width // (self.members or 1)
 
     @property
@@ -232,6 +230,8 @@ def in_order(
         order = sorted(range(len(columns)), key=numbers.__getitem__)
         names = None if all(map(is_index, suffixes)) else tuple(suffixes[place] for place in order)
         return tuple(columns[place] for place in order), names
+    if chosen is not None and numbers and sorted(numbers) == list(range(min(numbers), min(numbers) + len(columns))):
+        return tuple(column for _, column in sorted(zip(numbers, columns, strict=True))), chosen
     numbered = [suffix for suffix in suffixes if is_index(suffix)]
     if numbered and chosen is None and len(set(numbered)) < len(columns):
         raise PredictionFileError(

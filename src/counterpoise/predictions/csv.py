@@ -90,10 +90,15 @@ def open_csv(source: Source) -> RawTable:
         numbered = ids in names and _is_integer(dialect.first[dialect.names.index(ids)])
         written = [name for name in values if name in dialect.written]
         row = 0
+        labels = () if layout is None or dialect.decimal_point == "." else (*layout.label, layout.prediction)
+        fractions = [name for name in names if name in labels and pa.types.is_floating(sample.schema.field(name).type)]
         with opened(source) as handle:
             for batch in _batches(handle, dialect, types, names):
                 for name in written:
                     batch = _with_values(batch, name, row, dialect)
+                for name in fractions:
+                    place = batch.schema.get_field_index(name)
+                    batch = batch.set_column(place, name, pc.replace_substring(batch.column(place), ",", "."))
                 yield _with_numbers(batch, ids, row) if numbered and ids is not None else batch
                 row += batch.num_rows
 
@@ -143,7 +148,11 @@ def _first_cells(lines: list[str]) -> tuple[str, tuple[str, ...], list[tuple[str
     # The one by which lines are as long as the header line, which names with commas are not, and that makes most of it;
     # a space only where no other makes anything.
     separator, names, _ = max(found, key=lambda each: (len(each[1]) > 1 and _agree(*each[1:]), len(each[1])))
-    separator, names, rows = _split(lines, separator if len(names) != 1 else " ")
+    if len(names) == 1:  # a space, unless it stands within the only name or its texts
+        spaced = _split(lines[:_COMPARED], " ")
+        is_one = len(spaced[1]) == 1 or normal_name(names[0]) in KNOWN or not _agree(*spaced[1:])
+        separator = separator if is_one else " "
+    separator, names, rows = _split(lines, separator)
     if number := _fraction(names):
         raise PredictionFileError(
             f"its first line holds numbers, such as {number!r:.40}, where names of columns are due; write a header "

@@ -39,7 +39,6 @@ class Source:
 
     @property
     def is_remote(self) -> bool:
-        """Whether every read is a request."""
         return isinstance(self.path, Address) and self.data is None
 
     def reopened(self) -> pa.NativeFile:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from counterpoise.predictions.table import Array, PredictionFileError
 
 _LARGEST = np.iinfo(np.int64).max
-_YES = ("true", "1", "1.0", "yes", "y", "right", "correct")
-_NO = ("false", "0", "0.0", "no", "n", "wrong", "incorrect")
+_YES = ("true", "t", "1", "1.0", "yes", "y", "right", "correct")
+_NO = ("false", "f", "0", "0.0", "no", "n", "wrong", "incorrect")
 
 
 def array_of(column: Any) -> NDArray[Any]:
@@ -58,8 +58,13 @@ def as_text(column: Any) -> Any:
 
 
 def as_numbers(column: Any) -> Any:
-    """The values as numbers, also those that text spells."""
-    return (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).cast(pa.float64())
+    """The values as numbers, also those that text spells; true is 1 and false is 0."""
+    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    if holds_text(plain.type):
+        plain = pc.utf8_lower(pc.utf8_trim_whitespace(as_text(plain)))
+        for word, number in (("true", "1"), ("false", "0")):
+            plain = pc.if_else(pc.equal(plain, word), number, plain)
+    return plain.cast(pa.float64())
 
 
 def texts_of(column: Any) -> tuple[NDArray[np.int32], list[str | None]]:
@@ -87,6 +92,15 @@ def integers_of(column: Any, name: str, first_row: int, *, missing: int) -> Arra
 def truths_of(column: Any, name: str, first_row: int) -> Any:
     """A column of true and false, however they are written."""
     if not holds_text(column.type):
+        if not pa.types.is_boolean(column.type):
+            numbers = column.cast(pa.float64())
+            column = pc.if_else(pc.is_nan(numbers), None, numbers)
+            known = pc.or_(pc.equal(column, 0), pc.equal(column, 1))
+            if (wrong := pc.index(known, False).as_py()) >= 0:
+                raise PredictionFileError(
+                    f"row {first_row + wrong}, column {name!r} is {column[wrong].as_py():g}; write true or false, or "
+                    "call it 'label' if it is the class that would be right"
+                )
         return column.cast(pa.bool_())
     texts = pc.utf8_lower(pc.utf8_trim_whitespace(as_text(column)))
     right, known = (pc.is_in(texts, pa.array(words, pa.large_string())) for words in (_YES, (*_YES, *_NO)))

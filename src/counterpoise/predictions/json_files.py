@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from counterpoise.predictions.compression import opened, read_bytes
+from counterpoise.predictions.compression import check_expansion, largest_expansion, opened, read_bytes
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.from_arrow import array_of
-from counterpoise.predictions.limits import check_expansion, largest_expansion
 from counterpoise.predictions.names import CLASS_NAMES, KNOWN, TEXT_NAMES, normal_name
 from counterpoise.predictions.prediction_file import RawTable, refusing, table_of_batches
 from counterpoise.predictions.sample import unordered

@@ -88,15 +88,16 @@ def with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layo
     texts = texts_in(column)
     layout = _with_classes(layout, texts)
     _require_plain_order(column, layout, chosen)
+    categories = categories_of(sample, name)
+    if layout.class_names is None and texts and categories is not None and len(categories) == layout.classes:
+        return replace(layout, class_names=categories)
     if layout.class_names is not None or not texts or all(reads_as_index(text) for text in texts):
         return layout
-    categories = categories_of(sample, name)
-    if categories is not None and len(categories) == layout.classes:
-        return replace(layout, class_names=categories)
     found = sorted(set(texts))[:_MOST_NAMES]
     counted = sorted(found, key=natural)
     choices: list[tuple[Choice, str]] = []
     if layout.is_binary and len(found) == 2:
+        found.sort(key=lambda name: ends_with(layout.values[0], name))  # the class that the column is called after
         choices = [({"class_names": joined(order)}, f"y = 1 is {order[1]!r}") for order in (found, found[::-1])]
     elif len(found) == layout.classes:
         choices = [({"class_names": joined(found)}, "if the outputs are in alphabetical order; else in theirs")]
@@ -131,10 +132,14 @@ def _require_known_order(sample: pa.RecordBatch, column: pa.Array, layout: Layou
     if any(not reads_as_index(text) for text in texts):
         return
     numbers = _numbers(names)
-    if numbers is not None and sorted(numbers) != list(range(len(names))):
+    if numbers is not None and numbers != tuple(range(len(names))):
         raise AmbiguousInputError(
             f"labels are numbers, and the classes {some(names)} are not numbered from 0 to {len(names) - 1}",
-            _readings(column, layout.values if names == tuple(map(str, numbers)) else names, numbers),
+            _readings(
+                column,
+                layout.values if len(layout.values) > 1 and names == tuple(map(str, numbers)) else names,
+                numbers,
+            ),
         )
     given = chosen.probabilities or chosen.logits
     if numbers is None and is_unordered(sample, layout.values) and (given is None or listed(given) != layout.values):
@@ -146,7 +151,8 @@ def _require_known_order(sample: pa.RecordBatch, column: pa.Array, layout: Layou
 
 
 def _numbers(names: tuple[str, ...]) -> tuple[int, ...] | None:
-    return tuple(map(int, names)) if all(map(is_index, names)) else numbers_of(names)
+    whole = tuple(number for name in names if (number := index_of(name)) is not None)
+    return whole if len(whole) == len(names) else numbers_of(names)
 
 
 def _readings(column: pa.Array, names: tuple[str, ...], numbers: tuple[int, ...]) -> list[tuple[Choice, str]]:
@@ -155,7 +161,8 @@ def _readings(column: pa.Array, names: tuple[str, ...], numbers: tuple[int, ...]
     by_number: tuple[Choice, str] = ({"class_names": joined(map(str, numbers))}, "if the labels are these numbers")
     if all(map(is_index, names)):
         return [by_number]
-    by_place: tuple[Choice, str] = ({"class_names": joined(names)}, f"if label 0 is {names[0]!r}, 1 is {names[1]!r}")
+    named = [name for _, name in sorted(zip(numbers, names, strict=True))]
+    by_place: tuple[Choice, str] = ({"class_names": joined(named)}, f"if label 0 is {named[0]!r}, 1 is {named[1]!r}")
     return [by_number, by_place] if found <= {*numbers} else [by_place, by_number]
 
 
@@ -260,6 +267,10 @@ def require_comparable(sample: pa.RecordBatch, layout: Layout) -> None:
 
 def multilabel(layout: Layout) -> Layout:
     """The same, each of whose classes is a yes or no."""
+    if layout.kind == "logits" and normal_name(layout.values[0]).startswith(("log_p", "logp", "log_softmax")):
+        raise PredictionFileError(
+            f"{span(layout.values)} are log-probabilities, which are no logits of a yes or no; write their exponentials"
+        )
     names = layout.class_names or (class_suffixes(layout.values) if len(layout.values) > 1 else None)
     kind: Kind = "multilabel"
     return replace(layout, kind=kind, sigmoid=layout.kind == "logits", is_binary=False, class_names=names)

@@ -157,11 +157,19 @@ def _hits(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) ->
         try:
             right = pc.equal(as_numbers(label), as_numbers(prediction))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            right = pc.equal(as_text(label), as_text(prediction))
+            right = pc.equal(*_alike(label, prediction))
     else:
         return np.full(rows, MISSING_LABEL, np.int64)
     found = np.where(filled(right.cast(pa.int64()), 0) == 1, RIGHT, WRONG)
     return np.where(is_given(right), found, MISSING_LABEL)
+
+
+def _alike(*columns: Any) -> list[Any]:
+    """Texts as they are compared: without spaces around them, in small letters unless these tell two classes apart."""
+    plain = [pc.utf8_trim(as_text(column), SPACES) for column in columns]
+    lower = [pc.utf8_lower(each) for each in plain]
+    counts = [[pc.count_distinct(each).as_py() for each in texts] for texts in (plain, lower)]
+    return lower if counts[0] == counts[1] else plain
 
 
 def _multilabels(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
@@ -257,15 +265,20 @@ def _text_labels(
     codes, texts = texts_of(column)
     index = {each: number for number, each in enumerate(stripped(names or ()))}
     folded = {each.casefold(): number for each, number in index.items()}
+    # Numbers among names that are not their places: 1, 2, 3+, or 0, 1, 10, 2. A label is a name then, and no place.
+    numbered = {index_of(each): number for each, number in index.items()}
+    are_names = any(whole not in (None, number) for whole, number in numbered.items())
     if len(folded) < len(index):
         folded = {}  # classes that differ in capitals alone
 
     def number(text: str | None) -> int:
         if not text:
             return MISSING_LABEL
-        if (whole := index_of(text)) is not None:
-            return whole
         plain = text.strip(SPACES)
+        if plain in index:
+            return index[plain]
+        if (whole := index_of(text)) is not None:
+            return numbered.get(whole, classes if whole != MISSING_LABEL else whole) if are_names else whole
         return index.get(plain, folded.get(plain.casefold(), TRUTH.get(plain.lower(), classes)))
 
     numbers = [number(text) for text in texts]
@@ -283,7 +296,14 @@ def _text_labels(
 
 def _refuse_signs(labels: Array, given: NDArray[np.bool_], name: str, classes: int, first_row: int) -> None:
     """Refuse labels that are -1 and 1: half of them would be taken for missing."""
-    if classes == 2 and np.unique(labels[given]).tolist() == [MISSING_LABEL, 1]:
+    found = np.unique(labels[given]).tolist()
+    if 2 < classes <= _FEW and found == [*range(MISSING_LABEL, classes - 1)]:
+        row, numbers = first_row + int(np.argmax(given & (labels == MISSING_LABEL))), ",".join(map(str, found))
+        raise PredictionFileError(
+            f"row {row}, column {name!r} is -1, which stands for a missing label, and labels are {numbers}: if these "
+            f"are the {classes} classes, add --class-names={numbers}; if not, leave missing labels empty"
+        )
+    if classes == 2 and found == [MISSING_LABEL, 1]:
         row = first_row + int(np.argmax(given & (labels == MISSING_LABEL)))
         raise PredictionFileError(
             f"row {row}, column {name!r} is -1, which stands for a missing label, and no label is 0; write 0 and 1"

@@ -140,7 +140,7 @@ def pattern_of(columns: tuple[str, ...], names: Sequence[str]) -> str:
     shared, begun = re.sub(r"[0-9]+$", "", columns[0]), columns[0][: _boundaries(columns)[-1]]
     for pattern in (f"{shared}*", f"{shared}[0-9]*", f"{begun}*"):
         if len(columns) > 1 and tuple(name for name in names if fnmatch.fnmatchcase(name, pattern)) == columns:
-            return pattern
+            return joined([pattern])
     return joined(columns)
 
 

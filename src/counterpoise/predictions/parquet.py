@@ -16,9 +16,9 @@ from counterpoise._blocks import rows_at_a_time
 from counterpoise._digests import digest_path, write_digest
 from counterpoise._files import FilePath, digest_of, replacing
 from counterpoise.predictions.columns import Layout
+from counterpoise.predictions.compression import check_expansion
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.footer import Footer, read_footer
-from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.schema import METADATA_KEY, SCHEMA, Shape, header_json, parse_header
 from counterpoise.predictions.table import (
@@ -172,7 +172,8 @@ def open_parquet(source: Source) -> RawTable:
     def batches(
         wanted: Sequence[str], _layout: Layout | None, *, groups: range | None = None
     ) -> Iterator[pa.RecordBatch]:
-        names = [name for name in schema.names if name in wanted]
+        chosen = {*wanted}
+        names = [name for name in schema.names if name in chosen]
         row_bytes = _check_sizes(footer, source, names)
         dictionaries = tuple(name for name in names if (name,) in texts)
         with source.reopened() as handle:
@@ -262,7 +263,8 @@ def _check_sizes(footer: Footer, source: Source, names: Sequence[str]) -> int:
         raise PredictionFileError("it has no rows")
     if min(footer.group_rows, default=-1) < 0 or sum(footer.group_rows) != rows:
         raise PredictionFileError(f"it declares {rows:,} rows, its parts do not add up to that; write it again")
-    read = [chunk for chunk in footer.chunks if chunk.path[0] in names]
+    wanted = {*names}
+    read = [chunk for chunk in footer.chunks if chunk.path[0] in wanted]
     declared = sum(max(chunk.values * _ITEM_BYTES.get(chunk.physical_type, 2), chunk.unpacked) for chunk in read)
     check_expansion(declared=declared, stored=source.size, what="it")
     return max(1, declared // rows)

@@ -47,7 +47,6 @@ class PredictionFile:
 
     @property
     def path(self) -> FilePath:
-        """Of the file."""
         return self.source.path
 
     @property
@@ -57,12 +56,10 @@ class PredictionFile:
 
     @property
     def kind(self) -> Kind:
-        """What the values are."""
         return self.layout.kind
 
     @property
     def classes(self) -> int:
-        """K."""
         return self.layout.classes
 
     @property
@@ -116,12 +113,10 @@ class RawTable:
 
     @property
     def names(self) -> list[str]:
-        """Of the columns."""
         names: list[str] = self.sample.schema.names
         return names
 
     def column(self, name: str) -> pa.Array:
-        """A whole column."""
         with refusing(self.source.path, what=self.what):
             return pa.chunked_array([batch.column(0) for batch in self.batches([name], None)]).combine_chunks()
 

@@ -92,11 +92,13 @@ def find_layout(
         PredictionFileError: there are no predictions.
     """
     names = sample.schema.names
-    if repeated := next((name for name in names if names.count(name) > 1), None):
+    if len({*names}) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
         raise PredictionFileError(f"the column {repeated!r} appears more than once")
     chosen = reading.columns
     sample, missing = without_missing(sample, chosen, class_names)
     layout = _with_values(sample, reading, members or {})
+    class_names = class_names or _classes_beside(sample, layout)
     named = _class_names(chosen.names(), layout.class_names, class_names)
     layout = replace(
         layout,
@@ -128,6 +130,31 @@ def find_layout(
     ignored = tuple(name for name in names if name not in used and name)
     perhaps = () if layout.label or layout.correct else perhaps_labels(sample, layout, ignored)
     return replace(layout, ignored=ignored, perhaps_labels=perhaps)
+
+
+def _classes_beside(sample: pa.RecordBatch, layout: Layout) -> tuple[str, ...] | None:
+    """Names of outputs in a list beside that of their values; refused where each row has an order of its own."""
+    if len(layout.values) > 1 or not is_list(sample, layout.values[0]) or layout.members is not None:
+        return None
+    for name in sample.schema.names:
+        if name in layout.values or not is_list(sample, name):
+            continue
+        if pa.types.is_floating(sample.column(name).type.value_type):
+            continue
+        rows = sample.column(name).to_pylist()
+        first = rows[0] or []
+        distinct = len(first) == len({*map(str, first)}) == layout.width > 1 and None not in first
+        if not distinct or any(row is None or sorted(map(str, row)) != sorted(map(str, first)) for row in rows):
+            continue
+        if all(row == first for row in rows):
+            if is_list_of_texts(sample, name):
+                return tuple(first)
+        elif is_list_of_texts(sample, name) or layout.width > 2:  # of two, 0 and 1 may be labels
+            raise PredictionFileError(
+                f"column {name!r} names the outputs of {layout.values[0]!r} in another order in each row; write them "
+                "in one order, or as objects such as {'cat': 0.9, 'dog': 0.1}"
+            )
+    return None
 
 
 def _class_names(
@@ -179,6 +206,12 @@ def _laid_out(
     sample: pa.RecordBatch, kind: Kind, columns: tuple[str, ...], members: Mapping[str, int], chosen: Columns
 ) -> Layout:
     names = sample.schema.names
+    single = len(columns) == 1 and (is_number(sample, columns[0]) or list_width(sample, columns[0]) == 1)
+    if single and kind == "logits" and normal_name(columns[0]).startswith(("log_p", "logp", "log_softmax")):
+        raise PredictionFileError(
+            f"column {columns[0]!r} holds one log-probability a row, which is no logit: write its exponential as "
+            "'probability' if it is of y = 1, or as 'confidence' if it is of the prediction"
+        )
     if len(columns) == 1 and not is_number(sample, columns[0]):
         if not is_list(sample, columns[0]):
             raise PredictionFileError(
@@ -233,6 +266,10 @@ def _require_unit(sample: pa.RecordBatch, layout: Layout, *, percent: bool) -> N
     other = 1 if percent else 100
     if layout.kind == "confidence" or (layout.kind == "probabilities" and layout.is_binary):
         most = largest(sample, layout.values)
+        if not percent and layout.kind == "confidence" and 1 < most <= 10:
+            raise PredictionFileError(
+                f"{span(layout.values)} goes up to {most:g}, not 1; divide it by its largest value"
+            )
         if not percent and 1 < most <= 100:
             raise AmbiguousInputError(f"{span(layout.values)} goes up to {most:g}, not 1", [({"percent": True}, "")])
         return
@@ -259,7 +296,7 @@ def _top_label(sample: pa.RecordBatch, confidence: str, chosen: Columns) -> Layo
     names = sample.schema.names
     if not is_number(sample, confidence):
         raise PredictionFileError(f"column {confidence!r} holds {sample.schema.field(confidence).type}, not numbers")
-    correct = one_of(names, CORRECT, chosen.correct, option="correct")
+    correct = one_of([name for name in names if name != chosen.label], CORRECT, chosen.correct, option="correct")
     prediction = one_of(names, PREDICTED, chosen.prediction, option="prediction")
     if correct is None and prediction is None:
         raise PredictionFileError(

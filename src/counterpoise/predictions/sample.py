@@ -25,7 +25,7 @@ def is_number(sample: pa.RecordBatch, name: str) -> bool:
 
 def seems_number(sample: pa.RecordBatch, name: str) -> bool:
     """Whether a column holds text that begins like a number."""
-    return any(re.match(r"\s*[+-]?[.]?[0-9]", text) for text in texts_in(sample.column(name))[:1])
+    return any(re.match(r"\s*[+-]?[.]?[0-9]", text) for text in texts_in(sample.column(name)))
 
 
 def is_floating(sample: pa.RecordBatch, name: str) -> bool:

@@ -53,7 +53,6 @@ class Shape:
 
     @classmethod
     def of(cls, predictions: Predictions) -> "Shape":
-        """Of a table."""
         if predictions.kind not in KINDS:
             raise ValueError(f"own files hold {' or '.join(KINDS)}, not the kind {predictions.kind!r}; write a CSV")
         if predictions.groups:
@@ -69,7 +68,6 @@ class Shape:
 
     @property
     def width(self) -> int:
-        """Values a row."""
         return self.classes * (self.members or 1)
 
     def schema(self) -> pa.Schema:

@@ -91,11 +91,9 @@ class Form:
 
     @classmethod
     def of(cls, file: PredictionFile) -> "Form":
-        """Of a file."""
         return cls(file.path, file.kind, file.classes, file.members, file.header.class_names, file.has_ids)
 
     def require(self, other: "Form") -> None:
-        """Refuse a file that is not of this form."""
         if replace(other, path=self.path, has_ids=self.has_ids) != self:
             raise PredictionFileError(
                 f"{other.path}: it holds {other.described()}, {self.path} holds {self.described()}: they are not "
@@ -106,7 +104,6 @@ class Form:
             raise PredictionFileError(f"{without.path}: it has no ids, and {with_ids.path} has; write both alike")
 
     def described(self) -> str:
-        """In words."""
         members = "" if self.members is None else f" of {self.members} members"
         more = ", ..." if self.classes > 3 else ""
         names = "" if self.class_names is None else f" ({', '.join(self.class_names[:3])}{more})"

@@ -102,7 +102,6 @@ class Category:
         return cls(np.array(column, np.int32), tuple(map(str, codes)))
 
     def texts(self) -> list[str | None]:
-        """The values, row by row."""
         return [None if code < 0 else self.names[code] for code in self.codes.tolist()]
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from counterpoise.predictions.arrays import of_arrays
+from counterpoise.predictions.compression import check_expansion
 from counterpoise.predictions.digest import Source
-from counterpoise.predictions.limits import check_expansion
 from counterpoise.predictions.prediction_file import RawTable, refusing
 from counterpoise.predictions.table import Array, PredictionFileError, as_array
 

@@ -117,7 +117,6 @@ class DataOptions:
 
     @property
     def held_out_rule(self) -> HeldOutRows:
-        """How rows are chosen for validation."""
         return self.validation_rows or ("hashed" if self.pipeline == "stream" else "shuffled")
 
     @property
@@ -260,7 +259,6 @@ class EngineOptions:
 
     @property
     def processes(self) -> int:
-        """Of the whole run."""
         return (self.devices + self.auxiliary_devices) * self.nodes
 
 
@@ -380,7 +378,6 @@ class Recipe:
         return config_digest(replace(read, optimizer=read.optimizer_in_force))
 
     def to_json(self) -> str:
-        """Strict JSON."""
         return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION, sealed=False)  # people edit recipes
 
     @classmethod

@@ -46,7 +46,6 @@ class Section:
     ood: str | None = None
 
     def estimates(self, scores: Scores) -> Estimates:
-        """Of one model; empty where it has none."""
         if self.ranking is None:
             return scores.estimates
         found = self.ranking(scores)

@@ -29,7 +29,6 @@ class Theme:
     series: tuple[str, ...]
 
     def colour(self, index: int) -> str:
-        """Of one of several models."""
         return self.series[index % len(self.series)]
 
     @property

@@ -281,7 +281,6 @@ class _Pairing:
         self._joins: dict[str, SampleJoin] = {}
 
     def absorb(self, part: str, join: SampleJoin | Joined) -> None:
-        """What is known of the next samples."""
         if part not in self._joins:
             folder = self._folder / str(len(self._joins))
             folder.mkdir()

@@ -31,7 +31,6 @@ class RepeatedKeys:
         self._smallest = np.zeros(0, np.uint64)
 
     def add(self, keys: Keys) -> None:
-        """The next keys."""
         self._smallest = _smallest(self._smallest, mixed(keys, salt=_SKETCH_SALT))
         self._waiting.append(keys)
         self._count += len(keys)
@@ -39,7 +38,6 @@ class RepeatedKeys:
             self._write()
 
     def repeated(self) -> int | None:
-        """A key that was added twice, or None."""
         if not self._on_disk:
             return _repeated(self._all())
         self._write()

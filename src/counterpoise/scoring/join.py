@@ -33,7 +33,6 @@ class Samples(NamedTuple):
     values: Values
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "Samples":
-        """Some of them."""
         return Samples(self.keys[rows], self.values[rows])
 
 
@@ -48,12 +47,10 @@ class Joined:
 
     @classmethod
     def of(cls, join: "SampleJoin") -> "Joined":
-        """What a join has found."""
         left = tuple(join.rest())
         return cls(join.columns, join.sums, join.matched, left)
 
     def rest(self) -> Iterator[tuple[int, Samples]]:
-        """The samples that were not found in all models."""
         return iter(self.left)
 
 
@@ -81,7 +78,6 @@ class SampleJoin:
         self.matched = 0
 
     def add(self, model: int, samples: Samples) -> None:
-        """The next samples of a model."""
         self._waiting[model].append(samples)
         if not self._on_disk:
             self._join_in_order()
@@ -105,7 +101,6 @@ class SampleJoin:
             yield from enumerate(self._join([Samples(records["key"], records["values"]) for records in parts]))
 
     def absorb(self, other: "SampleJoin | Joined") -> None:
-        """Take over what another has joined, and what it has not."""
         for model, samples in other.rest():
             if len(samples.keys):
                 self.add(model, samples)

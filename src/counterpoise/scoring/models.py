@@ -85,21 +85,17 @@ class Model:
 
     @property
     def header(self) -> Header:
-        """Of the first file."""
         return self.first.header
 
     @property
     def kind(self) -> Kind:
-        """Of the first file."""
         return self.first.kind
 
     @property
     def classes(self) -> int:
-        """Of the first file."""
         return self.first.classes
 
     def note(self, report: PartReport) -> None:
-        """What a part of its files says of itself."""
         part, path = report.part, str(report.part.shard.path)
         if part.ood is None:
             self._digests[part.place] = report.digest
@@ -117,13 +113,11 @@ class Model:
                 self.notices.append(notice)
 
     def add_ids(self, ood: str | None, identities: Keys) -> None:
-        """What tells the next rows from all others of their set."""
         if ood not in self._ids:
             self._ids[ood] = RepeatedKeys(self._folder.with_name(f"{self._folder.name}-{len(self._ids)}"))
         self._ids[ood].add(identities)
 
     def require_distinct_ids(self, job: ModelJob, parts: Sequence[Part]) -> None:
-        """Refuse a set of files in which an id occurs twice."""
         for name, ids in self._ids.items():
             key = ids.repeated()
             if key is None:
@@ -149,7 +143,6 @@ class Model:
         return given and self._ids[None].likeness(other._ids[None]) > 0.9
 
     def require_samples(self) -> None:
-        """Refuse a model without a sample to score."""
         if self.state is None or not self.state.samples:
             notices = "".join(f" ({notice})" for notice in self.notices)
             problem = f"{self.own.name}: it holds no labelled in-distribution sample"
@@ -160,7 +153,6 @@ class Model:
             )
 
     def scores(self, *, alpha: float, risk: float) -> Scores:
-        """The scores of all that was read, and what is promised of it."""
         state, header = self.state, self.header
         assert state is not None  # noqa: S101
         options = state.options

@@ -25,7 +25,6 @@ class Partitions:
         self._folder, self._record = folder, record
 
     def append(self, keys: Keys, records: NDArray[Any]) -> None:
-        """Add records `[n]` under their keys `[n]`."""
         self._folder.mkdir(exist_ok=True)
         partition = mixed(keys, salt=_SALT) % np.uint64(PARTITIONS)
         order = np.argsort(partition, kind="stable")

@@ -34,9 +34,7 @@ class TableShard(Protocol):
     @property
     def groups(self) -> range | None: ...
 
-    def opened(self, reading: Reading, *, first: Form | None = None) -> PredictionFile:
-        """The file, of the form of the first of its set."""
-        ...
+    def opened(self, reading: Reading, *, first: Form | None = None) -> PredictionFile: ...
 
     def divided(self, reading: Reading, wanted: int) -> Iterator[tuple["TableShard", int]]:
         """Parts of about so many bytes, each with the row that it starts at."""
@@ -93,7 +91,6 @@ class ModelJob:
     scorer: BatchScorer
 
     def opened(self, part: Part) -> PredictionFile:
-        """The file of a part, held to those of its model."""
         like = None if part.ood is None else self.layout
         form = self.form if part.ood is None else None
         file = part.shard.opened(replace(self.reading, like=like), first=form)

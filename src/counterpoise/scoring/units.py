@@ -1,10 +1,12 @@
 """One unit of a plan in, sums and what else is known of it out."""
 
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -14,8 +16,10 @@ from counterpoise.metrics.state import ScoreState
 from counterpoise.predictions import PredictionFile, PredictionFileError
 from counterpoise.scoring.batches import FileBatch, Marks
 from counterpoise.scoring.join import Joined, SampleJoin, Samples
-from counterpoise.scoring.parallel import ordered_map
 from counterpoise.scoring.plan import ModelJob, Part, Unit
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 MOST_GROUPS = 500
 """By columns that were named: each has sums of its own, and a row of a table."""
@@ -63,16 +67,13 @@ class Collected:
     joins: list[tuple[str, Joined]] = field(default_factory=list)
 
     def identities(self, model: int, ood: str | None, keys: Keys) -> None:
-        """Keep them."""
         self.keys.append((model, ood, keys))
 
     def joined(self, part: str, join: SampleJoin | Joined) -> None:
-        """Keep it."""
         assert not isinstance(join, Joined)  # noqa: S101
         self.joins.append((part, Joined.of(join)))
 
     def pour(self, sink: Sink) -> None:
-        """Give everything to another sink."""
         for each in self.keys:
             sink.identities(*each)
         for part, join in self.joins:
@@ -230,3 +231,25 @@ class _Joins:
     def pour(self, sink: Sink) -> None:
         for part, join in self._joins.items():
             sink.joined(part, join)
+
+
+def ordered_map(function: Callable[[T], R], items: Iterable[T], *, threads: int) -> Iterator[R]:
+    """`map(function, items)`, computed by some threads while the items after them are produced here.
+
+    At most `threads + 1` items are held at a time. An exception of the function or of the items ends it.
+
+    >>> list(ordered_map(lambda number: number**2, range(5), threads=2))
+    [0, 1, 4, 9, 16]
+    """
+    pending: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="counterpoise") as pool:
+        try:
+            for item in items:
+                pending.append(pool.submit(function, item))
+                if len(pending) > threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

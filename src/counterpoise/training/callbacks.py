@@ -60,7 +60,6 @@ class StopEarly(L.Callback):
         self._lowest = math.inf
 
     def state_dict(self) -> dict[str, Any]:
-        """The lowest NLL, and how long ago it was."""
         return {"lowest": self._lowest, "waited": self.waited}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -71,7 +70,6 @@ class StopEarly(L.Callback):
         trainer.should_stop = self.waited >= self.patience
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Compare, the same on all ranks."""
         assert isinstance(pl_module, ObjectiveModule)
         nll = pl_module.validation["nll"]
         self.waited = 0 if nll < self._lowest else self.waited + 1
@@ -90,11 +88,9 @@ class RunLogs(L.Callback):
         self._group: dist.ProcessGroup | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What the row of the running epoch is made of."""
         return {"losses": self._losses, "count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the running epoch's row."""
         self._losses, self._count = state_dict["losses"], state_dict["count"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -165,7 +161,6 @@ class ProgressBar(RichProgressBar):
         self._shown: dict[str, str] = {}
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
-        """The loss now, and the last validation's NLL."""
         assert isinstance(pl_module, ObjectiveModule)
         loss, validation = pl_module.latest.loss, pl_module.validation
         # To fetch it from a device is to wait for the step, so only when the bar is drawn anew.
@@ -200,7 +195,6 @@ class ProgressLines(L.Callback):
             self._say(f"{_epoch(trainer)}, step {batch_idx + 1} of {steps}: loss {outputs['loss'].item():.3f}")
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Say what the validation gave."""
         assert isinstance(pl_module, ObjectiveModule)
         if trainer.is_global_zero:
             metrics = ", ".join(f"{name} {value:.4f}" for name, value in pl_module.validation.items())
@@ -257,12 +251,10 @@ class PruneSamples(L.Callback):
         self._row = {int(sample): row for row, sample in enumerate(loader.images.ids.tolist())}
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages, and the choice that is in force."""
         self._take_in()
         return {"confidence": self.confidence, "seen": self.seen, "kept": self.kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the averages and the choice."""
         self.confidence, self.seen = state_dict["confidence"].clone(), state_dict["seen"].clone()
         self.kept = state_dict["kept"]
         self.loader.use_only(self.kept)
@@ -277,7 +269,6 @@ class PruneSamples(L.Callback):
         self._pending.append((batch.ids, confidence))
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Choose anew after every so many epochs."""
         self._take_in()
         if (trainer.current_epoch + 1) % self.options.every == 0:
             self.kept = kept_samples(self.confidence, share=self.options.share)

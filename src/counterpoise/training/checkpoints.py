@@ -50,7 +50,6 @@ class Manifest:
 
     @property
     def files(self) -> set[str]:
-        """Names of the files that are kept."""
         return {entry.file for entry in (self.last, self.previous, self.best) if entry is not None}
 
     def until(self, step: int) -> "Manifest":

@@ -61,7 +61,6 @@ class Place:
 
     @property
     def has_primary(self) -> bool:
-        """Whether it trains what ships."""
         return self.role is None or self.role.auxiliary is None
 
 

@@ -57,7 +57,6 @@ class ImageShard:
 
     @contextmanager
     def opened(self, most: int) -> Iterator[Rows]:
-        """Its rows, at most so many at a time, still encoded."""
         with self._opened(most) as rows:
             yield rows if self.only is None else replace(rows, chunks=_chosen(rows.chunks, self.only))
 

@@ -82,7 +82,6 @@ class ObjectiveModule(L.LightningModule):
 
     @property
     def shipped_prefix(self) -> str:
-        """What the names of its weights begin with in a checkpoint."""
         (name,) = (name for name, module in self.named_modules() if module is self.shipped)
         return f"{name}."
 
@@ -103,7 +102,6 @@ class ObjectiveModule(L.LightningModule):
         ]
 
     def configure_model(self) -> None:
-        """Share the work with the other ranks."""
         if self.sharded:
             assert self.device_mesh is not None
             shard(self.objective.models, self.device_mesh)
@@ -203,7 +201,6 @@ class ObjectiveModule(L.LightningModule):
         average_buffers(self, self.objective.process_group)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add the predictions of the model that ships."""
         images, labels, *_ = batch
         # In float32 whatever the precision of training, as the predictions that are written.
         with torch.autocast(self.device.type, enabled=False), full_float32():
@@ -242,14 +239,12 @@ class RunDataModule(L.LightningDataModule):
         self.training.to(self.trainer.strategy.root_device)
 
     def close(self) -> None:
-        """End the processes that prepare batches."""
         self._open.close()
 
     def train_dataloader(self) -> Loader:
         return self.training
 
     def val_dataloader(self) -> "LateLoader":
-        """The validation images as they are; no rank sees one twice."""
         assert self.trainer is not None
         place, device = place_in(self.trainer), self.trainer.strategy.root_device
         if not place.has_primary:

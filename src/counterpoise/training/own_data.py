@@ -44,7 +44,6 @@ class OwnData:
         return splits_of(source, self.options).training
 
     def trained_rows(self, source: DataSource, split: str, *, root: Path | None) -> Tensor:
-        """Those of a split that it was trained on."""
         training = self.training_split(source)
         whole = source.kind == "scikit-learn"  # whose splits have the row numbers of the whole
         if not whole and stored_split(source, split, None) != stored_split(source, training, None):
@@ -53,7 +52,6 @@ class OwnData:
         return ids[~torch.isin(ids, torch.tensor([row for rows in self.held.values() for row in rows]))]
 
     def note(self, trained: int) -> str:
-        """A warning of images that it was trained on."""
         remedy = f"; --split {min(self.held)} has those that were held out" if self.held else ""
         return f"note: the run was trained on {trained:,} of these images, which flatters it{remedy}"
 

@@ -91,11 +91,9 @@ class PartWriter(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """A file for every rank."""
         return [replace(plan, storage_data=PART.format(rank)) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write the shards of this rank, and read them back."""
         tensors: dict[str, Tensor] = {}
         for item in plan.items:
             data = planner.resolve_data(item)

@@ -114,7 +114,6 @@ class OnnxModel:
     config: ModelConfig | None
 
     def load(self, device: str) -> Predictor:
-        """Start a session of ONNX Runtime."""
         run, metadata = load_onnx(self.path, device=device)
         config = self.config or _stated(metadata, self.path)
 
@@ -148,7 +147,6 @@ class OwnModel:
         return found.hexdigest()
 
     def load(self, device: str) -> Predictor:
-        """A copy of the module, in evaluation mode."""
         require_device(device)
         model = copy.deepcopy(self.module).eval().to(device).float()
         return Predictor(

@@ -38,7 +38,6 @@ class RoleStrategy(DDPStrategy):
         self._devices, self._on_machine, self._networks = devices, devices + auxiliary_devices, networks
 
     def setup_environment(self) -> None:
-        """Join the job, and take a role in it."""
         super().setup_environment()
         everybody = range(dist.get_world_size())
         primary = [rank for rank in everybody if rank % self._on_machine < self._devices]
@@ -52,7 +51,6 @@ class RoleStrategy(DDPStrategy):
         self._ddp_kwargs["process_group"] = self.role.group
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """On the first rank, with the weights of all networks."""
         state = super().lightning_module_state_dict()
         for index, theirs in enumerate(self._sent(state)):
             state |= {
@@ -75,14 +73,12 @@ class RoleStrategy(DDPStrategy):
         super().load_model_state_dict({"state_dict": mine}, strict=strict)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """On the first rank, of the parameters of all networks."""
         state = super().optimizer_state(optimizer)
         for theirs in self._sent(state):
             state = joined(state, theirs)
         return state
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Of the parameters of this rank's network alone."""
         (optimizer,), (state,) = self.optimizers, checkpoint["optimizer_states"]
         sizes = [len(group["params"]) for group in optimizer.param_groups]
         counts = gathered(sum(sizes))

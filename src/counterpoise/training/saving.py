@@ -75,7 +75,6 @@ class SaveRandomState(L.Callback):
         self._restored: list[dict[str, Any]] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The generators of all ranks; a collective."""
         return {"ranks": gathered(random_state())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -83,7 +82,6 @@ class SaveRandomState(L.Callback):
         self._restored = state_dict["ranks"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Restore this rank's generators."""
         if self._restored is not None and len(self._restored) == world_size():
             set_random_state(self._restored[trainer.global_rank])
         self._restored = None
@@ -116,11 +114,9 @@ class TerminationSignal(L.Callback):
                 signal.signal(signalled, self._handle)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        """Agree on it after every step."""
         self._agree(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """And after a validation."""
         self._agree(trainer)
 
     def _handle(self, signalled: int, _: Any) -> None:

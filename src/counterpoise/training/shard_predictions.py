@@ -50,7 +50,6 @@ class Job:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """What the logits stand for."""
         return self.header.class_names or ()
 
 
@@ -96,7 +95,6 @@ class PredictedShard:
             say(line)
 
     def opened(self, _reading: Reading, *, first: Form | None = None) -> PredictionFile:
-        """As a file of predictions is read."""
         job = self.job
         width = len(job.classes) * (job.members or 1)
         own = Layout("logits", ("logits",), width, job.members, label=("label",), id="id", class_names=job.classes)

@@ -98,12 +98,10 @@ class ShardedStrategy(ModelParallelStrategy):
     """
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """With the shards of this rank."""
         assert self.lightning_module is not None
         return self.lightning_module.state_dict()
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """With the shards of this rank."""
         own = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         return own.state_dict()
 

@@ -102,7 +102,6 @@ class Search:
         return with_values(self.recipe, ranked[0].values) if ranked else None
 
     def to_json(self) -> str:
-        """Strict JSON."""
         return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
 
     @classmethod
@@ -148,7 +147,6 @@ class SharedStudy:
             self._require_same()
 
     def path(self, number: int) -> Path:
-        """The folder of a trial's run."""
         return self.folder / "trials" / f"{number:04d}"
 
     def take(self, total: int) -> ClaimedTrial | None:
@@ -199,7 +197,6 @@ class SharedStudy:
         return Search(self.recipe, self.ranges, self.metric, tuple(trials))
 
     def write(self) -> Search:
-        """Write `search.json`, and `best.json` once there is a best."""
         with holding(self.lock):
             search = self.search()
             write_text(self.folder / "search.json", search.to_json())
