@@ -13,6 +13,7 @@ import torchvision
 from torch import nn
 from torch.nn import functional
 
+from counterpoise.cli.train import with_method
 from counterpoise.functional.transport import auxiliary_loss
 from counterpoise.models import Backbone, build_model
 from counterpoise.objectives import (
@@ -452,6 +453,14 @@ def test_a_part_that_is_called_network_is_a_part():
     trunk = {id(parameter) for parameter in trunk_parameters(own)}
     assert {name for name, each in own.named_parameters() if id(each) not in trunk} == {"head.weight", "head.bias"}
     assert network_in(Seldom(SharedTrunk(own, after="network"), every=2)) is own
+
+
+def test_other_methods_of_a_comparison_take_the_savings_that_they_can():
+    recipe = Recipe(method="mte1", savings=SavingOptions(every=4), hyper={"alpha": 1.0})
+    for method in METHODS:
+        other = with_method(recipe, method)
+        assert (other.method, other.hyper) == (method, {})
+        assert other.savings == (recipe.savings if method in ("mte1", "mte2") else SavingOptions())
 
 
 def test_a_method_with_savings_takes_no_others():

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 DataRoot = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")]
 
 
+def with_method(recipe: Recipe, method: str) -> Recipe:
+    """The recipe for another method, which has other hyper-parameters, and perhaps no savings, or its own."""
+    takes_savings = method not in METHODS or METHODS[method].savings == SavingOptions()
+    savings = recipe.savings if takes_savings else SavingOptions()
+    return replace(recipe, method=method, hyper={}, savings=savings)
+
+
 @dataclass(frozen=True)
 class Train:
     """Train on images of your own or by a recipe, then predict, score and draw the report, all into one folder.
@@ -81,7 +88,7 @@ class Train:
         from counterpoise.training.preflight import require_possible
 
         with usage_errors():
-            configs = [self.config, *map(self._other, self.against)]
+            configs = [self.config, *(with_method(self.config, method) for method in self.against)]
             for config in configs:
                 method_named(config.method)
             if len({config.method for config in configs}) < len(configs):
@@ -104,12 +111,6 @@ class Train:
                     train(config, folder, root=self.data_root)
         folders = [self._folder(config) for config in configs]
         compare_runs(folders, report=folders[0].parent / "comparison.html")
-
-    def _other(self, method: str) -> Recipe:
-        """The same for another method, which has other hyper-parameters, and perhaps no auxiliaries to save of."""
-        takes = method not in METHODS or METHODS[method].savings == SavingOptions()
-        savings = self.config.savings if takes else SavingOptions()
-        return replace(self.config, method=method, hyper={}, savings=savings)
 
     def _folder(self, config: Recipe) -> Path:
         own = self.recipe is not None or self.start not in RECIPES
