@@ -84,7 +84,7 @@ def test_every_other_form(folder, monkeypatch, capsys):
     assert "| ECE, %" in out
     assert "Temperature scaling\\: net loud" in out
     _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--latex")
-    assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") == 8
+    assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") == 9
 
 
 def test_report_and_figures(folder, tmp_path, monkeypatch, capsys):
@@ -109,7 +109,7 @@ def test_report_and_figures(folder, tmp_path, monkeypatch, capsys):
         (2, ["honest.parquet", "--level", "1"], "level must lie between 0 and 1"),
         (2, ["honest.parquet", "--score", "magic"], "magic"),
         (2, ["honest.parquet", "--json", "--csv"], "choose one of"),
-        (1, ["honest.parquet", "loud.parquet", "--ood", "honest_ood.parquet"], "2 models and 1 files"),
+        (1, ["honest.parquet", "loud.parquet", "--ood", "honest_ood.parquet"], "give 2 files of OOD samples"),
         (2, [], "at least one file"),
         (1, ["honest.parquet", "--html", "no/such/folder/report.html"], "no/such/folder"),
         (1, ["honest.parquet", "--html", "run"], "--html run is a folder: name a file in it"),

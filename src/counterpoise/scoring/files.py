@@ -302,8 +302,8 @@ class _Pairing:
         if not all(same.get(part, True) for part in (CLEAN, CORRUPTED)):
             matched = sum(self._joins[part].matched for part in (CLEAN, CORRUPTED) if part in self._joins)
             states = [model.state for model in models if model.state is not None]
-            most = max(state.clean.ranks.samples + state.corrupted_samples for state in states)
-            alike = matched < most / 2 and all(models[0].has_ids_of(each) for each in models[1:])
+            sizes = [state.clean.ranks.samples + state.corrupted_samples for state in states]
+            most, alike = max(sizes), min(sizes) == max(sizes) and all(map(models[0].has_ids_of, models[1:]))
             hint = "; nearly all ids are, so labels differ, or the order of classes (--class-names)" if alike else ""
             return None, [
                 f"the files do not hold the same samples: {matched:,} of {most:,} are alike (id, label, and whether "
