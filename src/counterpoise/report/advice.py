@@ -98,13 +98,7 @@ def advice_between(evaluation: Evaluation) -> Advice | None:
 
 @dataclass(frozen=True)
 class _Lead:
-    """The model whose value is best.
-
-    Attributes:
-        place: among the models.
-        over: what its value is above or below that of each other model.
-        undecided: the others, as far as chance may explain that.
-    """
+    """The model whose value is best, what that is above or below each other's, and whom chance may have put behind."""
 
     place: int
     over: dict[int, Estimate]
