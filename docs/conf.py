@@ -14,7 +14,7 @@ copyright = "The counterpoise authors"  # noqa: A001
 release = counterpoise.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-myst_heading_anchors = 2
+myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
