@@ -21,6 +21,7 @@ from counterpoise.predictions.names import (
     index_of,
     is_found,
     is_index,
+    is_log_probability,
     is_of_labels,
     joined,
     listed,
@@ -267,7 +268,7 @@ def require_comparable(sample: pa.RecordBatch, layout: Layout) -> None:
 
 def multilabel(layout: Layout) -> Layout:
     """The same, each of whose classes is a yes or no."""
-    if layout.kind == "logits" and normal_name(layout.values[0]).startswith(("log_p", "logp", "log_softmax")):
+    if layout.kind == "logits" and is_log_probability(layout.values[0]):
         raise PredictionFileError(
             f"{span(layout.values)} are log-probabilities, which are no logits of a yes or no; write their exponentials"
         )

@@ -224,3 +224,12 @@ def index_of(text: str) -> int | None:
 def span(names: Sequence[str]) -> str:
     """The first and the last name."""
     return repr(names[0]) if len(names) == 1 else f"{names[0]!r} to {names[-1]!r}"
+
+
+def is_log_probability(name: str) -> bool:
+    """Whether a name says that a value is the logarithm of a probability.
+
+    >>> is_log_probability("LogProb"), is_log_probability("logit")
+    (True, False)
+    """
+    return normal_name(name).startswith(("log_p", "logp", "log_softmax"))

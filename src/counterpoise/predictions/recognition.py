@@ -41,6 +41,7 @@ from counterpoise.predictions.names import (
     VALUES,
     is_found,
     is_index,
+    is_log_probability,
     label_columns,
     normal_name,
     pattern_of,
@@ -207,7 +208,7 @@ def _laid_out(
 ) -> Layout:
     names = sample.schema.names
     single = len(columns) == 1 and (is_number(sample, columns[0]) or list_width(sample, columns[0]) == 1)
-    if single and kind == "logits" and normal_name(columns[0]).startswith(("log_p", "logp", "log_softmax")):
+    if single and kind == "logits" and is_log_probability(columns[0]):
         raise PredictionFileError(
             f"column {columns[0]!r} holds one log-probability a row, which is no logit: write its exponential as "
             "'probability' if it is of y = 1, or as 'confidence' if it is of the prediction"
