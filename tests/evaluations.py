@@ -44,10 +44,11 @@ def raw(model: int) -> Raw:
 
 
 def group(domain, corruption, severity, logits, labels) -> GroupScores:
-    streams = Stream(Performance(level=LEVEL)), Stream(TopLabelCalibration(bins=BINS, level=LEVEL))
+    streams = Stream(Performance()), Stream(TopLabelCalibration(bins=BINS))
     for stream in streams:
         stream.update(logits=logits, labels=labels)
-    return GroupScores(domain, corruption, severity, len(labels), streams[0].compute() | streams[1].compute())
+    first, second = (stream.compute(level=LEVEL) for stream in streams)
+    return GroupScores(domain, corruption, severity, len(labels), first | second)
 
 
 @cache

@@ -12,8 +12,6 @@ from counterpoise.metrics import Estimate, MetricInfo
 class TopTwoAccuracy:
     """How often the label is one of the two most probable classes."""
 
-    level: float = 0.95
-
     info = {"top2_accuracy": MetricInfo("Top-2 accuracy", 100, "%", higher_is_better=True)}  # noqa: RUF012
 
     def zeros(self):
@@ -24,8 +22,8 @@ class TopTwoAccuracy:
         found = (batch.probabilities.topk(2, dim=-1).indices == labels.unsqueeze(-1)).any(-1)
         return {"count": torch.tensor(len(labels)), "hits": found.sum()}
 
-    def compute(self, sums):
+    def compute(self, sums, *, level):
         count, hits = int(sums["count"]), int(sums["hits"])
         if not count:
             raise ValueError("there are no samples")
-        return {"top2_accuracy": Estimate.of(hits / count, wilson_interval(hits, count, level=self.level))}
+        return {"top2_accuracy": Estimate.of(hits / count, wilson_interval(hits, count, level=level))}

@@ -8,11 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 import counterpoise
 from counterpoise.integrations.torchmetrics import StreamedMetric
 from counterpoise.metrics import ScoreOptions, Scores, ScoreState, Stream
 from counterpoise.metrics.comparison import Evaluation, compare
+from counterpoise.metrics.gate import Requirement, decide, interval_level
 from counterpoise.metrics.summary import ordered_groups
 from counterpoise.predictions import Predictions, write_predictions
 from counterpoise.report import numbers, slices, terminal
@@ -216,7 +218,7 @@ def test_odd_arguments_are_refused_with_a_remedy(tmp_path):
         state.merge(3)
     with pytest.raises(TypeError, match="merges with another Stream"):
         Stream(TopTwoAccuracy()).merge(3)
-    with pytest.raises(TypeError, match=r"takes a metric, such as Performance\(\), got None"):
+    with pytest.raises(TypeError, match=r"expected a metric, such as Performance\(\), got None"):
         Stream(None)
     with pytest.raises(ValueError, match="ids must have one entry for each of 1 rows, got 2"):
         state.update(**good, ids=[1, 2])
@@ -235,9 +237,7 @@ def test_odd_arguments_are_refused_with_a_remedy(tmp_path):
         ScoreState.load(tmp_path / "other.safetensors")
     own = ScoreState(classes=3, options=ScoreOptions(metrics=(TopTwoAccuracy(),)))
     own.save(tmp_path / "own.safetensors")
-    with pytest.raises(
-        ValueError, match=r"additional metrics \['TopTwoAccuracy\(level=0.95\)'\]; pass these as metrics="
-    ):
+    with pytest.raises(ValueError, match=r"additional metrics \['TopTwoAccuracy\(\)'\]; pass these as metrics="):
         ScoreState.load(tmp_path / "own.safetensors")
     for odd in (
         {"bins": 0},
@@ -292,6 +292,62 @@ class TestAMetricFromOutside:
         assert "Top-2 accuracy" in str(scores)
         assert "Top-2 accuracy" in scores._repr_html_()
         assert Scores.from_json(scores.to_json()) == scores
+
+    @pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
+    def test_its_interval_has_the_level_that_is_asked_for(self, level):
+        data = rows_of(2, text_ids=False, clean=True)
+        scores = counterpoise.evaluate(
+            logits=data.logits[0], labels=data.labels, metrics=[TopTwoAccuracy()], level=level, by={"all": ["a"] * N}
+        )
+        exact = binomtest(round(scores[KEY].value * N), N).proportion_ci(level, method="wilson")
+        for found in (scores[KEY], scores.groups[0].estimates[KEY]):
+            assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=1e-9)
+
+    def test_the_gate_holds_it_to_the_promised_level(self):
+        data = rows_of(2, text_ids=False, clean=True)
+        needed, rules = interval_level(5, level=0.99), [Requirement("accuracy", at_most=False, limit=0)] * 4
+        scores = counterpoise.evaluate(
+            logits=data.logits[0], labels=data.labels, metrics=[TopTwoAccuracy()], level=needed
+        )
+        usual = binomtest(round(scores[KEY].value * N), N).proportion_ci(0.95, method="wilson")
+        own = Requirement(KEY, at_most=False, limit=usual.low)
+        assert decide(Evaluation([scores]), [own, *rules], level=0.99).verdicts[0].outcome == "undecided"
+
+    def test_one_without_a_level_is_rejected(self):
+        class Fixed(TopTwoAccuracy):
+            def compute(self, sums):
+                return super().compute(sums, level=0.95)
+
+        for take in (
+            Stream,
+            lambda metric: counterpoise.evaluate(probabilities=[[1.0, 0]], labels=[0], metrics=[metric]),
+        ):
+            with pytest.raises(TypeError, match=r"has no level; write `def compute\(self, sums, \*, level\):`"):
+                take(Fixed())
+
+    def test_its_contract_is_to_use_the_level(self):
+        class Fixed(TopTwoAccuracy):
+            def compute(self, sums, *, level):
+                return super().compute(sums, level=0.95)
+
+        data = rows_of(0, text_ids=False, clean=True)
+        with pytest.raises(AssertionError, match="give its interval compute's `level`"):
+            check_metric(Fixed(), logits=data.logits[0], labels=data.labels)
+
+    def test_undefined_on_a_group_it_has_no_value_there(self):
+        class OfSecond(TopTwoAccuracy):
+            """Defined on samples of the class 1 alone."""
+
+            def sums(self, batch):
+                return super().sums(batch.take(batch.required_labels() == 1))
+
+        by = {"class": ["first", "first", "second", "second"]}
+        scores = counterpoise.evaluate(
+            probabilities=[[0.6, 0.4, 0.0]] * 4, labels=[0, 0, 1, 1], metrics=[OfSecond()], by=by
+        )
+        first, second = (group.estimates[KEY] for group in scores.groups)
+        assert (first.value, second.value, scores[KEY].value) == (pytest.approx(math.nan, nan_ok=True), 1, 1)
+        assert "Top-2 accuracy" in str(scores)
 
     def test_as_a_torchmetric(self):
         data, metric = rows_of(2, text_ids=False, clean=True), StreamedMetric(TopTwoAccuracy())

@@ -194,9 +194,9 @@ class _Shifty(Performance):
     def sums(self, batch):
         return super().sums(batch) | {"batches": torch.tensor(1)}
 
-    def compute(self, sums):
+    def compute(self, sums, *, level):
         batches = int(sums["batches"])
-        found = super().compute({name: value for name, value in sums.items() if name != "batches"})
+        found = super().compute({name: value for name, value in sums.items() if name != "batches"}, level=level)
         if self.floor:
             return {key: replace(estimate, floor=float(batches)) for key, estimate in found.items()}
         return found if batches < 2 else found | {"more": found[Key.NLL]}

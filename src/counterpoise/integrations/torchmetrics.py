@@ -6,7 +6,9 @@ from typing import Any
 
 from torch import Tensor, float64, tensor
 
+from counterpoise._choices import require_level
 from counterpoise._extras import require
+from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics import Metric
 from counterpoise.metrics.inputs import prediction_table
 from counterpoise.metrics.protocol import Estimates, NoSamplesError
@@ -68,22 +70,23 @@ class StreamedMetric(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
             state = getattr(self, own)
             setattr(self, own, state + sums[name].to(state.device))
 
-    def estimates(self) -> Estimates:
-        """All values with their intervals, over all ranks."""
+    def estimates(self, *, level: float = DEFAULT_LEVEL) -> Estimates:
+        """All values with their intervals of this level, over all ranks."""
+        require_level(level)
         # What torchmetrics does around `compute`, and there alone.
         with self.sync_context(
             dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync, should_unsync=self._should_unsync
         ):
-            return self._estimates()
+            return self._estimates(level)
 
     def compute(self) -> dict[str, Tensor]:
         """All values as float64 scalars, by name; NaN of no samples, such as of a batch that is padding alone."""
         try:
-            found = {str(key): estimate.value for key, estimate in self._estimates().items()}
+            found = {str(key): estimate.value for key, estimate in self._estimates(DEFAULT_LEVEL).items()}
         except NoSamplesError:
             found = {str(key): nan for key in self.metric.info}
         return {key: tensor(value, dtype=float64) for key, value in found.items()}
 
-    def _estimates(self) -> Estimates:
+    def _estimates(self, level: float) -> Estimates:
         """Of the states as they are, of one rank or of all."""
-        return self.metric.compute({name: getattr(self, own) for name, own in self._names.items()})
+        return self.metric.compute({name: getattr(self, own) for name, own in self._names.items()}, level=level)

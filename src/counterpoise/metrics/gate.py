@@ -18,7 +18,6 @@ from counterpoise.functional.intervals import normal_quantile
 from counterpoise.functional.proportions import clopper_pearson
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
-from counterpoise.metrics.scores import Scores
 
 Outcome = Literal["met", "missed", "undecided"]
 
@@ -145,7 +144,7 @@ def decide(evaluation: Evaluation, requirements: Sequence[Requirement], *, level
         raise ValueError(f"{relative[0]} is about a base, and there is none: --against BASE")
     differences = {} if evaluation.comparison is None else evaluation.comparison.differences[0].estimates
     needed = interval_level(len(requirements), level=level)
-    _require_level(evaluation.models, needed=needed)
+    _require_level(evaluation, needed=needed)
     quantile = normal_quantile(needed)
     verdicts = []
     for each in requirements:
@@ -175,13 +174,16 @@ def _require_share(requirement: Requirement, info: MetricInfo) -> None:
         )
 
 
-def _require_level(models: Sequence[Scores], *, needed: float) -> None:
-    """Refuse intervals that err more often than the decision may."""
-    for each in models:
-        if each.level < needed - 1e-9:
+def _require_level(evaluation: Evaluation, *, needed: float) -> None:
+    """Reject intervals that err more often than the decision may."""
+    levels = [(each.source.name or "the model", each.level) for each in evaluation.models]
+    if evaluation.comparison is not None:
+        levels.append(("the comparison", evaluation.comparison.level))
+    for name, level in levels:
+        if level < needed - 1e-9:
             raise ValueError(
-                f"{each.source.name or 'the model'} has intervals of level {each.level:g}, and these requirements need "
-                f"{needed:g}: measure with level={needed:g}"
+                f"{name} has intervals of level {level:g}, and these requirements need {needed:g}: measure with "
+                f"level={needed:g}"
             )
 
 

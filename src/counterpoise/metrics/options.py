@@ -8,7 +8,7 @@ from counterpoise._choices import require_score as require_score
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics.estimates import KEY_INFO
-from counterpoise.metrics.protocol import Metric
+from counterpoise.metrics.protocol import Metric, require_metric
 
 JACKKNIFE_GROUPS = 100
 
@@ -49,6 +49,7 @@ class ScoreOptions:
             require_count(self.exact_samples, "exact_samples")
         taken = set(KEY_INFO)
         for metric in self.metrics:
+            require_metric(metric)
             if clash := taken.intersection(metric.info):
                 raise ValueError(f"{metric!r} has the name of another metric: {', '.join(sorted(clash))}; rename it")
             taken.update(metric.info)

@@ -5,11 +5,13 @@ sums only ever add up, batches, files, workers and ranks may come in any groupin
 """
 
 from collections.abc import Mapping
+from inspect import Parameter, signature
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics.estimates import Estimate, MetricInfo
 from counterpoise.metrics.inputs import PredictionBatch
 
@@ -45,8 +47,20 @@ class Metric(Protocol):
     def sums(self, batch: PredictionBatch) -> Sums:
         """The sums of one batch."""
 
-    def compute(self, sums: Sums) -> Estimates:
-        """Estimates from the sums of all samples; `ValueError` where there were none."""
+    def compute(self, sums: Sums, *, level: float) -> Estimates:
+        """Estimates from the sums of all samples, with intervals that cover with probability `level`.
+
+        `ValueError` if there were no samples, or if the metric is not defined on them.
+        """
+
+
+def require_metric(metric: Metric) -> None:
+    """Reject what has no functions of a metric, before any sample is measured."""
+    if not all(callable(getattr(metric, name, None)) for name in ("zeros", "sums", "compute")):
+        raise TypeError(f"expected a metric, such as Performance(), got {metric!r:.80}")
+    parameters = signature(metric.compute).parameters.values()
+    if not any(each.name == "level" or each.kind is Parameter.VAR_KEYWORD for each in parameters):
+        raise TypeError(f"compute of {metric!r:.80} has no level; write `def compute(self, sums, *, level):`")
 
 
 def is_measurable(metric: Metric, *, classes: int) -> bool:
@@ -80,6 +94,6 @@ def contrasts_of(metric: Metric, sums: Sums) -> dict[str, Contrast]:
 
 def _values(metric: Metric, sums: Sums) -> dict[str, float]:
     try:
-        return {key: estimate.value for key, estimate in metric.compute(sums).items()}
-    except ValueError:  # all samples are in the group that is left out
+        return {key: estimate.value for key, estimate in metric.compute(sums, level=DEFAULT_LEVEL).items()}
+    except ValueError:  # all samples that define it are in the group that is left out
         return dict.fromkeys(metric.info, float("nan"))

@@ -11,9 +11,8 @@ from torch import Tensor
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.detection import RankCounts
 from counterpoise.functional.histogram import CELLS, histogram_cells, unit_or_score_cells
-from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics.inputs import PredictionBatch
-from counterpoise.metrics.options import ScoreOptions, require_count, require_level, require_score
+from counterpoise.metrics.options import ScoreOptions, require_count, require_score
 from counterpoise.metrics.protocol import Estimates, Sums
 from counterpoise.metrics.ranking import (
     CALIBRATION_BY_RANK,
@@ -31,14 +30,12 @@ class ConfidenceRanking:
     """Equal-mass and smooth ECE, and misclassification detection by confidence, each with its error bound."""
 
     bins: int = DEFAULT_BINS
-    level: float = DEFAULT_LEVEL
 
     info = infos(*CALIBRATION_BY_RANK, *RANKING_METRICS)
     needs = "confidence"
 
     def __post_init__(self) -> None:
         require_count(self.bins, "bins")
-        require_level(self.level)
 
     def zeros(self) -> Sums:
         return zero_bins(CELLS)
@@ -46,12 +43,12 @@ class ConfidenceRanking:
     def sums(self, batch: PredictionBatch) -> Sums:
         return as_sums(histogram_cells(*batch.top()))
 
-    def compute(self, sums: Sums) -> Estimates:
+    def compute(self, sums: Sums, *, level: float) -> Estimates:
         cells = bin_sums_of(sums)
         require_samples(cells.samples)
         return {
-            **calibration_by_rank(cells, options=ScoreOptions(bins=self.bins, level=self.level), exact=False),
-            **ranking_estimates(rank_counts_of_cells(cells), stratified=False, level=self.level, exact=False),
+            **calibration_by_rank(cells, options=ScoreOptions(bins=self.bins, level=level), exact=False),
+            **ranking_estimates(rank_counts_of_cells(cells), stratified=False, level=level, exact=False),
         }
 
 
@@ -60,13 +57,11 @@ class MisclassificationDetection:
     """Right (positive) against wrong predictions, by any confidence score."""
 
     score: str = "max_softmax"
-    level: float = DEFAULT_LEVEL
 
     info = infos(*RANKING_METRICS)
 
     def __post_init__(self) -> None:
         require_score(self.score)
-        require_level(self.level)
 
     def zeros(self) -> Sums:
         return _zero_histograms()
@@ -74,8 +69,8 @@ class MisclassificationDetection:
     def sums(self, batch: PredictionBatch) -> Sums:
         return _score_histograms(batch, self.score, positive=batch.top()[1])
 
-    def compute(self, sums: Sums) -> Estimates:
-        return _detection_estimates(sums, stratified=False, level=self.level)
+    def compute(self, sums: Sums, *, level: float) -> Estimates:
+        return _detection_estimates(sums, stratified=False, level=level)
 
 
 @dataclass(frozen=True)
@@ -83,13 +78,11 @@ class OodDetection:
     """In-distribution (positive) against OOD samples, by any confidence score; needs no labels."""
 
     score: str = "max_softmax"
-    level: float = DEFAULT_LEVEL
 
     info = infos(*(key for key in RANKING_METRICS if key not in SELECTIVE_METRICS))
 
     def __post_init__(self) -> None:
         require_score(self.score)
-        require_level(self.level)
 
     def zeros(self) -> Sums:
         return _zero_histograms()
@@ -99,8 +92,8 @@ class OodDetection:
             raise ValueError("OOD detection needs to know which samples are in-distribution; pass in_distribution=")
         return _score_histograms(batch, self.score, positive=batch.in_distribution)
 
-    def compute(self, sums: Sums) -> Estimates:
-        return _detection_estimates(sums, stratified=True, level=self.level)
+    def compute(self, sums: Sums, *, level: float) -> Estimates:
+        return _detection_estimates(sums, stratified=True, level=level)
 
 
 def _zero_histograms() -> Sums:

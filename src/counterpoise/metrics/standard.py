@@ -26,7 +26,6 @@ from counterpoise.functional.calibration import (
 )
 from counterpoise.functional.classwise import classwise_sums
 from counterpoise.functional.intervals import (
-    DEFAULT_LEVEL,
     Interval,
     brier_calibration_interval,
     calibration_error_interval,
@@ -37,7 +36,7 @@ from counterpoise.functional.intervals import (
 )
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.inputs import PredictionBatch
-from counterpoise.metrics.options import ScoreOptions, require_count, require_level
+from counterpoise.metrics.options import ScoreOptions, require_count
 from counterpoise.metrics.protocol import Contrast, Estimates, Metric, NoSamplesError, Sums
 
 T = TypeVar("T")
@@ -61,14 +60,14 @@ class StandardMetrics(NamedTuple, Generic[T]):
 
 def standard_metrics(options: ScoreOptions, *, classes: int) -> StandardMetrics[Metric]:
     """The metrics that every report shows; a single class stands for the confidence of the predicted one."""
-    top_label = TopLabelCalibration(bins=options.bins, level=options.level)
+    top_label = TopLabelCalibration(bins=options.bins)
     if classes == 1:
-        return StandardMetrics(Accuracy(level=options.level), top_label)
+        return StandardMetrics(Accuracy(), top_label)
     return StandardMetrics(
-        performance=Performance(level=options.level),
+        performance=Performance(),
         top_label=top_label,
-        classwise=ClasswiseCalibration(num_classes=classes, bins=options.bins, level=options.level),
-        positive=PositiveCalibration(bins=options.bins, level=options.level) if classes == 2 else None,
+        classwise=ClasswiseCalibration(num_classes=classes, bins=options.bins),
+        positive=PositiveCalibration(bins=options.bins) if classes == 2 else None,
     )
 
 
@@ -93,13 +92,8 @@ def group_metrics(options: ScoreOptions, *, classes: int) -> list[Metric]:
 class Accuracy:
     """Accuracy with Wilson's interval: all of `Performance` that needs no probabilities."""
 
-    level: float = DEFAULT_LEVEL
-
     info = infos(Key.ACCURACY)
     needs = "confidence"
-
-    def __post_init__(self) -> None:
-        require_level(self.level)
 
     def zeros(self) -> Sums:
         return {name: torch.zeros((), dtype=torch.int64) for name in ("count", "correct")}
@@ -108,9 +102,9 @@ class Accuracy:
         hits = batch.top()[1]
         return {"count": torch.tensor(len(hits), device=hits.device), "correct": hits.sum()}
 
-    def compute(self, sums: Sums) -> Estimates:
+    def compute(self, sums: Sums, *, level: float) -> Estimates:
         count, correct = require_samples(sums["count"]), float(sums["correct"])
-        return {Key.ACCURACY: Estimate.of(correct / count, wilson_interval(correct, count, level=self.level))}
+        return {Key.ACCURACY: Estimate.of(correct / count, wilson_interval(correct, count, level=level))}
 
     def contrasts(self, sums: Sums) -> dict[str, Contrast]:
         """A mean has no bias."""
@@ -121,12 +115,7 @@ class Accuracy:
 class Performance:
     """Accuracy (Wilson interval), negative log-likelihood and Brier score (`mean_interval`)."""
 
-    level: float = DEFAULT_LEVEL
-
     info = infos(Key.ACCURACY, Key.NLL, Key.BRIER)
-
-    def __post_init__(self) -> None:
-        require_level(self.level)
 
     def zeros(self) -> Sums:
         names = ("nll", "nll_squared", "nll_cubed", "brier", "brier_squared", "brier_cubed")
@@ -149,16 +138,16 @@ class Performance:
             "brier_cubed": (brier**3).sum(),
         }
 
-    def compute(self, sums: Sums) -> Estimates:
+    def compute(self, sums: Sums, *, level: float) -> Estimates:
         count = require_samples(sums["count"])
         values = {name: float(value) for name, value in sums.items()}
 
         def mean(name: str) -> Estimate:
             powers = (values[name], values[f"{name}_squared"], values[f"{name}_cubed"])
-            interval = mean_interval(*powers, count, level=self.level)
+            interval = mean_interval(*powers, count, level=level)
             return Estimate.of(values[name] / count, interval)
 
-        accuracy = wilson_interval(values["correct"], count, level=self.level)
+        accuracy = wilson_interval(values["correct"], count, level=level)
         return {
             Key.ACCURACY: Estimate.of(values["correct"] / count, accuracy),
             Key.NLL: mean("nll"),
@@ -177,14 +166,12 @@ class TopLabelCalibration:
     """ECE, debiased ECE, MCE, and the signed gap of mean confidence and accuracy."""
 
     bins: int = DEFAULT_BINS
-    level: float = DEFAULT_LEVEL
 
     info = infos(Key.MEAN_GAP, Key.ECE, Key.DEBIASED_ECE, Key.MCE)
     needs = "confidence"
 
     def __post_init__(self) -> None:
         require_count(self.bins, "bins")
-        require_level(self.level)
 
     def zeros(self) -> Sums:
         return zero_bins(self.bins)
@@ -193,17 +180,15 @@ class TopLabelCalibration:
         confidence, hits = batch.top()
         return as_sums(sums_by_index(bin_index(confidence, self.bins), confidence, hits, self.bins))
 
-    def compute(self, sums: Sums) -> Estimates:
+    def compute(self, sums: Sums, *, level: float) -> Estimates:
         bins = bin_sums_of(sums)
         require_samples(bins.samples)
-        interval = calibration_error_interval(bins, level=self.level)
+        interval = calibration_error_interval(bins, level=level)
         return {
-            Key.MEAN_GAP: Estimate.of(float(mean_gap(bins)), mean_gap_interval(bins, level=self.level)),
+            Key.MEAN_GAP: Estimate.of(float(mean_gap(bins)), mean_gap_interval(bins, level=level)),
             Key.ECE: Estimate.of(float(expected_calibration_error(bins)), interval, floor=float(noise_floor(bins))),
             Key.DEBIASED_ECE: Estimate.of(float(debiased_calibration_error(bins)), interval),
-            Key.MCE: Estimate.of(
-                float(maximum_calibration_error(bins)), maximum_error_interval(bins, level=self.level)
-            ),
+            Key.MCE: Estimate.of(float(maximum_calibration_error(bins)), maximum_error_interval(bins, level=level)),
         }
 
     def contrasts(self, sums: Sums) -> dict[str, Contrast]:
@@ -219,14 +204,12 @@ class ClasswiseCalibration:
 
     num_classes: int
     bins: int = DEFAULT_BINS
-    level: float = DEFAULT_LEVEL
 
     info = infos(Key.CLASSWISE_ECE, Key.BRIER_CALIBRATION)
 
     def __post_init__(self) -> None:
         require_count(self.num_classes, "num_classes", least=2)
         require_count(self.bins, "bins")
-        require_level(self.level)
 
     def zeros(self) -> Sums:
         return zero_bins(self.num_classes, self.bins)
@@ -237,12 +220,12 @@ class ClasswiseCalibration:
             raise ValueError(f"predictions have {classes} classes, the metric was made for {self.num_classes}")
         return as_sums(classwise_sums(batch.probabilities, batch.required_labels(), bins=self.bins))
 
-    def compute(self, sums: Sums) -> Estimates:
+    def compute(self, sums: Sums, *, level: float) -> Estimates:
         bins = bin_sums_of(sums)
         require_samples(bins.samples[0])
-        interval = calibration_error_interval(bins, level=self.level)
+        interval = calibration_error_interval(bins, level=level)
         floor = float(noise_floor(bins).mean())
-        part = brier_calibration_interval(bins, level=self.level)
+        part = brier_calibration_interval(bins, level=level)
         return {
             Key.CLASSWISE_ECE: Estimate.of(float(classwise_calibration_error(bins)), interval, floor=floor),
             Key.BRIER_CALIBRATION: Estimate.of(float(brier_calibration(bins)), part),
@@ -259,13 +242,11 @@ class PositiveCalibration:
     """Of two classes, the calibration error of the probability of the class 1, whichever is predicted."""
 
     bins: int = DEFAULT_BINS
-    level: float = DEFAULT_LEVEL
 
     info = infos(Key.POSITIVE_ECE)
 
     def __post_init__(self) -> None:
         require_count(self.bins, "bins")
-        require_level(self.level)
 
     def zeros(self) -> Sums:
         return zero_bins(self.bins)
@@ -276,10 +257,10 @@ class PositiveCalibration:
         positive = batch.probabilities[:, 1].clamp(max=1)
         return as_sums(sums_by_index(bin_index(positive, self.bins), positive, batch.required_labels() == 1, self.bins))
 
-    def compute(self, sums: Sums) -> Estimates:
+    def compute(self, sums: Sums, *, level: float) -> Estimates:
         bins = bin_sums_of(sums)
         require_samples(bins.samples)
-        interval = calibration_error_interval(bins, level=self.level)
+        interval = calibration_error_interval(bins, level=level)
         error = float(expected_calibration_error(bins))
         return {Key.POSITIVE_ECE: Estimate.of(error, interval, floor=float(noise_floor(bins)))}
 

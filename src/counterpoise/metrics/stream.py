@@ -12,9 +12,11 @@ import torch.distributed as dist
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
+from counterpoise._choices import require_level
 from counterpoise._files import read_safetensors, replacing, with_digest
+from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics.inputs import PredictionBatch, prediction_table
-from counterpoise.metrics.protocol import Estimates, Metric, Sums
+from counterpoise.metrics.protocol import Estimates, Metric, Sums, require_metric
 
 STATE_VERSION = 1
 
@@ -30,8 +32,7 @@ class Stream:
     """
 
     def __init__(self, metric: Metric) -> None:
-        if not all(callable(getattr(metric, name, None)) for name in ("zeros", "sums", "compute")):
-            raise TypeError(f"a Stream takes a metric, such as Performance(), got {metric!r:.80}")
+        require_metric(metric)
         self.metric = metric
         self.sums = metric.zeros()
 
@@ -69,9 +70,10 @@ class Stream:
         """Add a batch that has been checked."""
         self.add_sums(self.metric.sums(batch))
 
-    def compute(self) -> Estimates:
-        """The result of all samples so far."""
-        return self.metric.compute(self.sums)
+    def compute(self, *, level: float = DEFAULT_LEVEL) -> Estimates:
+        """The result of all samples so far, with intervals of this level."""
+        require_level(level)
+        return self.metric.compute(self.sums, level=level)
 
     def merge(self, other: "Stream") -> None:
         """Add what another stream of the same metric has seen."""

@@ -1,7 +1,7 @@
 """From the sums of all samples to `Scores`."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from counterpoise.functional.detection import balanced_mass, rates, risk_coverag
 from counterpoise.functional.intervals import calibration_error_interval_by_class
 from counterpoise.functional.proportions import clopper_pearson
 from counterpoise.metrics.columns import GroupKey
-from counterpoise.metrics.estimates import Estimate, Key
+from counterpoise.metrics.estimates import UNDEFINED, Estimate, Key
 from counterpoise.metrics.inputs import ONLY_CONFIDENCE
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.protocol import Estimates, Metric, Sums, is_measurable
@@ -62,7 +62,7 @@ def scores_of(
     cells = ranks.confidence_cells()
     estimates = calibration_by_rank(cells, options=options, exact=ranks.exact)
     for metric, own in zip(metrics, sums, strict=True):
-        estimates |= metric.compute(own)
+        estimates |= metric.compute(own, level=options.level)
     if Key.BRIER in estimates:
         estimates[Key.BRIER_REFINEMENT] = brier_refinement(estimates[Key.BRIER], estimates[Key.BRIER_CALIBRATION])
     own_sums = sums_of_standard(standard, sums)
@@ -119,13 +119,11 @@ def group_scores(
         classes: K; 1 where only the confidence of the predicted class is known.
     """
     found = []
-    shared = replace(options, level=simultaneous_level(len(groups), level=options.level))
-    calibration = group_metrics(shared, classes=classes)[1:]
+    shared = simultaneous_level(len(groups), level=options.level)
+    calibration = group_metrics(options, classes=classes)[1:]
     keys = ordered_groups(groups)
     others = dict.fromkeys(name for key in keys for name, _ in key if name not in _OWN_COLUMNS)
-    for key, accuracy in zip(
-        keys, _exact_accuracies([groups[key][1] for key in keys], level=shared.level), strict=True
-    ):
+    for key, accuracy in zip(keys, _exact_accuracies([groups[key][1] for key in keys], level=shared), strict=True):
         own = dict(key)
         found.append(
             GroupScores(
@@ -133,18 +131,23 @@ def group_scores(
                 corruption=None if "corruption" not in own else str(own["corruption"]),
                 severity=None if "severity" not in own else int(own["severity"]),
                 samples=int(groups[key][0]["count"]),
-                estimates=_computed(metrics, groups[key]),
+                estimates=_computed(metrics, groups[key], level=options.level),
                 columns={name: str(own[name]) if name in own else None for name in others},
-                simultaneous={Key.ACCURACY: accuracy} | _computed(calibration, groups[key][1 : 1 + len(calibration)]),
+                simultaneous={Key.ACCURACY: accuracy}
+                | _computed(calibration, groups[key][1 : 1 + len(calibration)], level=shared),
             )
         )
     return found
 
 
-def _computed(metrics: Sequence[Metric], sums: Sequence[Sums]) -> Estimates:
+def _computed(metrics: Sequence[Metric], sums: Sequence[Sums], *, level: float) -> Estimates:
+    """The estimates of a group; NaN where a metric is not defined on it."""
     estimates: Estimates = {}
     for metric, own in zip(metrics, sums, strict=True):
-        estimates |= metric.compute(own)
+        try:
+            estimates |= metric.compute(own, level=level)
+        except ValueError:
+            estimates |= dict.fromkeys(metric.info, Estimate.of(math.nan, UNDEFINED))
     return estimates
 
 

@@ -129,7 +129,8 @@ def _measured(logits: Tensor, labels: Tensor, *, options: ScoreOptions) -> tuple
     standard = standard_metrics(options, classes=logits.shape[-1])
     assert standard.classwise is not None  # noqa: S101
     performance, top_label, classwise = map(Stream, (standard.performance, standard.top_label, standard.classwise))
+    estimates: Estimates = {}
     for stream in (performance, top_label, classwise):
         stream.update_checked(batch)
-    estimates = performance.compute() | top_label.compute() | classwise.compute()
+        estimates |= stream.compute(level=options.level)
     return {str(key): estimates[key] for key in TRIED}, bin_table(bin_sums_of(top_label.sums))

@@ -14,8 +14,8 @@ def check_metric(metric: Metric, *, logits: Tensor, labels: Tensor, in_distribut
     """Raise `AssertionError`, naming the property, unless the metric keeps its contract.
 
     Its sums are int64 or float64; batches of any size and order, streams merged in any grouping, and a state that was
-    saved and loaded give the same result as one batch; samples that are not valid do not count; nothing at all is a
-    `ValueError`.
+    saved and loaded give the same result as one batch; samples that are not valid do not count; a higher level gives
+    wider intervals; nothing at all is a `ValueError`.
 
     Args:
         metric: a frozen dataclass.
@@ -48,12 +48,23 @@ def check_metric(metric: Metric, *, logits: Tensor, labels: Tensor, in_distribut
     doubled = torch.cat([everything, everything])
     first_half = torch.arange(len(doubled)) < len(everything)
     _same(seen(doubled, valid=first_half).compute(), expected, "samples that are not valid change it")
+    _wider(whole.compute(level=0.99), than=whole.compute(level=0.5))
     whole.reset()
     try:
         whole.compute()
     except ValueError:
         return
     raise AssertionError("without samples it computes something instead of raising ValueError")
+
+
+def _wider(actual: Mapping[Any, Estimate], *, than: Mapping[Any, Estimate]) -> None:
+    for key, narrow in than.items():
+        wide = actual[key]
+        if math.isnan(narrow.low) or narrow.low == narrow.high == narrow.value:
+            continue  # without an interval, or of sums that cannot give one
+        outside = wide.low <= narrow.low <= narrow.high <= wide.high
+        wider = outside and wide.high - wide.low > narrow.high - narrow.low
+        assert wider, f"{key} is {narrow} at level 0.5 and {wide} at 0.99; give its interval compute's `level`"
 
 
 def _same(actual: Mapping[Any, Estimate], expected: Mapping[Any, Estimate], complaint: str) -> None:
