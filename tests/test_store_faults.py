@@ -225,6 +225,35 @@ def test_a_server_that_is_gone(folder, monkeypatch):
             as_path(where).read_bytes()
 
 
+@pytest.mark.parametrize(("patience", "attempts"), [(60.0, 2), (0.0, 1)])
+def test_a_silent_server_is_given_up_within_a_minute(monkeypatch, patience, attempts):
+    """Each attempt is one request: clients have retries of their own, which multiply with ours."""
+    assert sum(_addresses.PAUSES) + (len(_addresses.PAUSES) + 1) * _addresses.SILENCE <= _addresses.PATIENCE == 60
+    monkeypatch.setattr(_addresses, "PAUSES", (0.1,))
+    monkeypatch.setattr(_addresses, "SILENCE", 1.0)
+    monkeypatch.setattr(_addresses, "PATIENCE", patience)
+    connections, said = [], rf"s3://bucket/p.csv: .* could not be reached in {attempts} attempts"
+    with silent(connections) as port, pytest.raises(ConnectionError, match=said):
+        score_files([f"s3://bucket/p.csv?scheme=http&endpoint_override=127.0.0.1:{port}"])
+    assert len(connections) == attempts
+
+
+@contextmanager
+def silent(connections):
+    """A server that takes connections and never says a word."""
+
+    def serve(listener):
+        with suppress(OSError):
+            while True:
+                connections.append(listener.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        yield listener.getsockname()[1]
+    for each in connections:
+        each.close()
+
+
 def test_a_server_that_is_killed_and_started_again(store, folder):
     expected, begun = estimates(folder), threading.Event()
 

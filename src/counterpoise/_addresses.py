@@ -25,7 +25,11 @@ T = TypeVar("T")
 AnyPath = TypeVar("AnyPath", bound="Path | Address")
 
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds between attempts to reach a store; Arrow itself tries three times within each."""
+"""Seconds between attempts to reach a store."""
+SILENCE = 7.0
+"""Seconds without a byte from S3 that end an attempt."""
+PATIENCE = 60.0
+"""Seconds after which no further attempt begins."""
 _PIECE = 1 << 23
 """Bytes of a request, where a whole file is not fetched at once."""
 _URI = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}([^/?]+)/*(.*?)(\?[a-z_]+=.*)?", re.DOTALL)
@@ -220,7 +224,8 @@ class Address:
 
     def _reached(self, request: Callable[[], T]) -> T:
         """What a request gives, tried again while the store cannot be reached; one clear error in the end."""
-        for pause in (*PAUSES, None):
+        began = time.monotonic()
+        for attempts, pause in enumerate((*PAUSES, None), 1):
             try:
                 return request()
             except FileNotFoundError:
@@ -232,9 +237,9 @@ class Address:
                         f"{self}: the store refused access ({reason}); credentials are taken from the environment, "
                         "for s3:// from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a profile"
                     ) from None
-                if pause is None:
+                if pause is None or time.monotonic() - began + pause + SILENCE > PATIENCE:
                     raise ConnectionError(
-                        f"{self}: the store could not be reached in {len(PAUSES) + 1} attempts: {reason}"
+                        f"{self}: the store could not be reached in {attempts} attempts: {reason}"
                     ) from None
                 time.sleep(pause)
         raise AssertionError  # the last attempt returns or raises
@@ -353,4 +358,13 @@ def _filesystem(
         except (ImportError, ValueError) as missing:
             raise ValueError(f"{Address(store, PurePosixPath())}: no file system of such a scheme: {missing}") from None
         filesystem = fs.PyFileSystem(fs.FSSpecHandler(own))
-    return filesystem, root
+    return _impatient(filesystem) if scheme == "s3" else filesystem, root
+
+
+def _impatient(filesystem: "pyarrow.fs.S3FileSystem") -> "pyarrow.fs.S3FileSystem":
+    """The same client, with one request per attempt: Arrow sends 31, of which each waits for 3 s of silence."""
+    from pyarrow import fs
+
+    _, (options,) = filesystem.__reduce__()  # an address has no words for these three
+    once = fs.AwsStandardS3RetryStrategy(max_attempts=1)
+    return fs.S3FileSystem(**options | {"request_timeout": SILENCE, "connect_timeout": SILENCE}, retry_strategy=once)
