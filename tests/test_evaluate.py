@@ -3,6 +3,7 @@
 import html.parser
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -114,6 +115,33 @@ def test_verdict(factor, word):
     logits = 2 * torch.randn(3000, 3, generator=generator)
     labels = torch.multinomial(torch.softmax(logits, -1), 1, generator=generator).squeeze(-1)
     assert word in str(evaluate(logits=factor * logits, labels=labels)).splitlines()[0]
+
+
+def test_errors_that_cancel_on_average_are_in_the_first_line():
+    """Half of the samples are overconfident by 20 points, the other half underconfident by as many."""
+    sure, hits = np.repeat([0.9, 0.6], 1000), np.tile(np.arange(1000) % 10, 2) < np.repeat([7, 8], 1000)
+    scores = evaluate(probabilities=np.stack([sure, 1 - sure], -1), labels=np.where(hits, 0, 1))
+    assert scores["mean_gap"].low < 0 < scores["mean_gap"].high
+    first = str(scores).split("\n\n")[0]
+    assert "ECE 20.0% (95% interval" in " ".join(first.split())
+    assert "no difference" not in first
+
+
+def test_a_class_without_samples_is_not_ranked_and_said_to_be_untested(tmp_path):
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, 600)
+    probabilities = np.full((600, 3), 0.01)
+    probabilities[np.arange(600), labels] = 0.8
+    probabilities[np.arange(600), 1 - labels] = 0.19
+    names = ["ant", "bee", "zebra"]
+    scores = evaluate(probabilities=probabilities, labels=labels, class_names=names)
+    said = "1 of 3 classes has no sample here and so has not been tested: zebra."
+    assert said in str(scores)
+    scores.report(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert said in page
+    ranked = re.findall(r"<tr>\s*<t[dh][^>]*>(ant|bee|zebra)</t[dh]>", page)
+    assert set(ranked) == {"ant", "bee"}
 
 
 def test_renders_as_html_without_loose_markup(scores):

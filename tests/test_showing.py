@@ -2,6 +2,7 @@
 
 import html.parser
 import re
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -149,7 +150,10 @@ def test_scores_draw_write_and_tabulate_themselves(tmp_path):
     for results in (scores, evaluation):
         results.report(tmp_path / "report.html")
         assert "<html" in (tmp_path / "report.html").read_text()
-        assert len(results.plot().axes) == 2 * len([results] if results is scores else results)
+        figure = results.plot()
+        size = struct.unpack(">4s2I", figure._repr_png_()[12:24])
+        assert size == (b"IHDR", *(figure.dpi * figure.get_size_inches()).astype(int))
+        assert len(figure.axes) == 2 * len([results] if results is scores else results)
         assert results.to_pandas().shape == (len(numbers.estimate_rows(Evaluation([scores]))), 8) or len(results) == 2
         assert len(repr(results)) < 200
         assert str(results) == str(results).strip()

@@ -287,5 +287,10 @@ def verdict(scores: Scores) -> str:
         return f"{says}: overconfident by {100 * gap.value:.1f} points {interval}."
     if gap.high < 0:
         return f"{says}: underconfident by {-100 * gap.value:.1f} points {interval}."
+    ece = scores.get(Key.ECE)
+    if ece is not None and ece.low > 0 and ece.value > (ece.floor or 0):
+        limits = f"{percent(scores.level)} interval {100 * ece.low:.1f} to {100 * ece.high:.1f}"
+        floor = "" if ece.floor is None else f", noise floor {100 * ece.floor:.1f}"
+        return f"{says}, but single confidences are too high or too low: ECE {ece.value:.1%} ({limits}{floor})."
     interval = f"({percent(scores.level)} interval {100 * gap.low:.1f} to {100 * gap.high:.1f} points)"
     return f"{says}: no difference beyond chance {interval}."

@@ -1,14 +1,26 @@
 """Axes and lines that figures share."""
 
+import io
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from counterpoise._text import shown
 from counterpoise.metrics.scores import Scores
-from counterpoise.report.style import LIGHT, Look
+from counterpoise.report.style import LIGHT, Look, drawing
+
+
+class NotebookFigure(Figure):
+    """A figure that notebooks show, although pyplot, which teaches them to show figures, is never imported."""
+
+    def _repr_png_(self) -> bytes:
+        target = io.BytesIO()
+        with drawing():
+            self.savefig(target, format="png")
+        return target.getvalue()
 
 
 def perfect(axes: Axes) -> None:

@@ -165,7 +165,7 @@ class ClassRow:
 
 
 def worst_classes(scores: Scores, *, most: int = WORST_CLASSES) -> list[ClassRow]:
-    """The classes whose calibration error is surely largest: by the lower limit of its interval, then by its value."""
+    """The tested classes, the surely worst calibrated first: by the lower limit of the interval, then by its value."""
     table = scores.by_class
     rows = [
         ClassRow(
@@ -178,7 +178,8 @@ def worst_classes(scores: Scores, *, most: int = WORST_CLASSES) -> list[ClassRow
             table.high[index],
             table.floor[index],
         )
-        for index in range(len(table.ece))
+        for index, frequency in enumerate(table.frequency)
+        if frequency > 0
     ]
     return sorted(rows, key=lambda row: (-row.low, -row.ece))[:most]
 
@@ -187,6 +188,11 @@ def largest_class_error(models: Sequence[Scores]) -> float:
     """The largest calibration error, upper limit or noise floor of the worst classes of any of the models."""
     rows = [row for model in models for row in worst_classes(model)]
     return max((max(row.ece, row.high, row.floor) for row in rows), default=0.0)
+
+
+def untested_classes(scores: Scores) -> list[str]:
+    """The classes that no sample belongs to: their calibration error says nothing of how they are recognised."""
+    return [class_name(scores, index) for index, share in enumerate(scores.by_class.frequency) if share == 0]
 
 
 def class_name(scores: Scores, index: int) -> str:

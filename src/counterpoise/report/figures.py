@@ -7,9 +7,7 @@ where only some models are drawn, pass the looks that they have elsewhere.
 
 import io
 import math
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from counterpoise._extras import require
@@ -26,6 +24,7 @@ from counterpoise.metrics.estimates import Key  # noqa: E402
 from counterpoise.metrics.scores import BinTable, RankingScores, Scores  # noqa: E402
 from counterpoise.metrics.selective import DEFAULT_RISK, operating_point  # noqa: E402
 from counterpoise.report.axes import (  # noqa: E402
+    NotebookFigure,
     curve,
     from_zero,
     legend,
@@ -47,7 +46,7 @@ from counterpoise.report.data import (  # noqa: E402
     worst_classes,
 )
 from counterpoise.report.guarantees import size_shares  # noqa: E402
-from counterpoise.report.style import LIGHT, Look, themed  # noqa: E402
+from counterpoise.report.style import LIGHT, Look, drawing, themed  # noqa: E402
 
 OneOrMore = Scores | Sequence[Scores]
 
@@ -80,7 +79,7 @@ def reliability(
     models = _as_list(scores)
     limit = largest_share(models) if share_limit is None else share_limit
     with themed():
-        figure = Figure(figsize=(_PANEL_INCHES * len(models), 5.5), layout="constrained")
+        figure = NotebookFigure(figsize=(_PANEL_INCHES * len(models), 5.5), layout="constrained")
         panels = figure.subplots(2, len(models), sharex=True, squeeze=False, height_ratios=(3, 1))
         for column, (model, look) in enumerate(_with_looks(models, looks)):
             _diagram(panels[0, column], model.top_label, level=model.level, look=look)
@@ -317,25 +316,16 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     if suffix not in _FORMATS:
         raise ValueError(f"a figure is written as {', '.join(_FORMATS)}, not {Path(path).name!r}")
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
-    with _drawing():
+    with drawing():
         figure.savefig(path, dpi=200, metadata=metadata)
 
 
 def as_svg(figure: Figure) -> str:
     """The figure as SVG without a background."""
     target = io.StringIO()
-    with _drawing():
+    with drawing():
         figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
     return target.getvalue()
-
-
-@contextmanager
-def _drawing() -> Iterator[None]:
-    with themed(), warnings.catch_warnings():
-        # A name may hold characters that the font has not, or a script that it cannot set; they are shown as boxes.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        warnings.filterwarnings("ignore", message="Matplotlib currently does not support .* natively")
-        yield
 
 
 def _as_list(scores: OneOrMore) -> list[Scores]:

@@ -3,7 +3,7 @@
 from counterpoise.metrics.estimates import Key, percent
 from counterpoise.metrics.scores import Recalibration, Scores
 from counterpoise.metrics.selective import operating_point
-from counterpoise.report.data import threshold_text, worst_classes
+from counterpoise.report.data import threshold_text, untested_classes, worst_classes
 
 
 def selective_sentence(scores: Scores, *, risk: float) -> str:
@@ -33,15 +33,29 @@ def temperature_sentence(tried: Recalibration) -> str:
 def worst_classes_sentence(scores: Scores) -> str:
     """The classes whose error is likely more than noise, how many there are, and how many noise alone would give."""
     clear = [row for row in worst_classes(scores, most=scores.classes) if row.low > 0 and row.ece > row.floor]
+    untested = "".join(f" {said}" for said in untested_sentences(scores))
     if not clear:
-        return "No class has a calibration error that is clearly more than noise."
+        tested = "tested " if untested else ""
+        return f"No {tested}class has a calibration error that is clearly more than noise.{untested}"
     listed = "; ".join(f"{_class(row.name)}: {row.ece:.2%} ({row.low:.2%} to {row.high:.2%})" for row in clear[:3])
     verb = "is" if len(clear) == 1 else "are"
     return (
         f"Worst calibrated {verb} {listed}. The intervals of {len(clear):,} of {scores.classes:,} classes lie above 0; "
         f"each is for its class alone, and of calibrated classes about {percent((1 - scores.level) / 2)} lie above 0 "
-        "by chance."
+        f"by chance.{untested}"
     )
+
+
+def untested_sentences(scores: Scores) -> list[str]:
+    """A sentence on the classes without samples, or none."""
+    names = untested_classes(scores)
+    if not names:
+        return []
+    listed = ", ".join(map(_class, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+    verb = "has" if len(names) == 1 else "have"
+    return [
+        f"{len(names):,} of {scores.classes:,} classes {verb} no sample here and so {verb} not been tested: {listed}."
+    ]
 
 
 def _class(name: str) -> str:

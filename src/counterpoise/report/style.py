@@ -1,6 +1,7 @@
 """Colours and settings of figures and pages, light and dark."""
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -149,4 +150,14 @@ def themed() -> Iterator[None]:
     import matplotlib as mpl  # colours and names are asked for without it
 
     with mpl.rc_context(settings):
+        yield
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Matplotlib while a figure is written."""
+    with themed(), warnings.catch_warnings():
+        # A name may hold characters that the font has not, or a script that it cannot set; they are shown as boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message="Matplotlib currently does not support .* natively")
         yield

@@ -14,7 +14,7 @@ from counterpoise.report import numbers
 from counterpoise.report.advice import advice_between
 from counterpoise.report.data import name_of, severities, size_of
 from counterpoise.report.guarantees import coverage_tables, sets_sentence, threshold_sentence
-from counterpoise.report.sentences import selective_sentence, temperature_sentence
+from counterpoise.report.sentences import selective_sentence, temperature_sentence, untested_sentences
 from counterpoise.report.slices import slice_sentence, slice_table, slices_of
 from counterpoise.report.tables import BETTER, MOST_COLUMNS, WORSE, Table
 from counterpoise.report.tables import as_text as table_text
@@ -97,7 +97,8 @@ def as_text(
             numbers.scaled_differences(evaluation, key_metrics=not everything),
         ]
         parts += [table(found) for found in tables if found is not None]
-    for model in models:
+    for name, model in zip(names, models, strict=True):
+        parts += [prose(f"{name}{sentence}") for sentence in untested_sentences(model)]
         parts += (
             [] if several else [prose(sentence) for sentence in _sentences(model, risk=risk, everything=everything)]
         )
