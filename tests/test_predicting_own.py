@@ -11,11 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from counterpoise.cli import parse
-from counterpoise.data import load_images
+from counterpoise.data import load_images, resolve
+from counterpoise.data.fingerprint import fingerprint
 from counterpoise.predictions import find_shards, read_predictions
 from counterpoise.training import load_run, predict, predicted_shards, score_shards, write_shards
-from counterpoise.training.folder import RunFolder
-from odd_images import photos, rows_of, table
+from counterpoise.training.folder import RunFolder, read_environment
+from odd_images import photos, picture, rows_of, table
+from runs import edit_environment
 from test_own_images import SMALL
 
 CLASSES = ("cat", "dog", "fox")
@@ -190,6 +192,8 @@ def test_what_a_run_held_out_is_predicted_by_name(tmp_path, trained, split, caps
         np.testing.assert_allclose(each.values, expected.values, rtol=1e-4, atol=1e-5)
     assert score_shards(predicted_shards(run, data, split=split)).models[0].samples == len(expected)
     elsewhere = shutil.copytree(data, tmp_path / "elsewhere")
+    assert predicted(run, elsewhere, tmp_path, "--split", split).ids.tolist() == expected.ids.tolist()
+    (elsewhere / "cat" / "0.png").write_bytes(picture(seed=99))
     with pytest.raises(ValueError, match=f"elsewhere has no split '{split}' at"):
         predicted(run, elsewhere, tmp_path, "--split", split)
 
@@ -203,8 +207,54 @@ def test_images_that_the_run_was_trained_on_are_counted(tmp_path, trained, capsy
         capsys.readouterr()
         command(run, data, tmp_path)
         assert re.search(note, capsys.readouterr().err)
-        command(run, shutil.copytree(data, tmp_path / command.__name__), tmp_path / "other")
+        copy = shutil.copytree(data, tmp_path / command.__name__)
+        command(run, copy, tmp_path / "other")
+        assert re.search(note, capsys.readouterr().err)
+        (copy / "cat" / "0.png").write_bytes(picture(seed=99))
+        (tmp_path / f"other-{command.__name__}").mkdir()
+        command(run, copy, tmp_path / f"other-{command.__name__}")
         assert "trained on" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_other_images_under_the_name_of_the_runs_own_have_no_rows_that_it_held_out(tmp_path, monkeypatch, capsys):
+    """Two folders, each with a `photos`: what the run held out is known of one of them."""
+    for place, color in (("one", 0), ("two", 1000)):
+        for label, name in enumerate(CLASSES):
+            (tmp_path / place / "photos" / name).mkdir(parents=True)
+            for index in range(10):
+                path = tmp_path / place / "photos" / name / f"{index}.png"
+                path.write_bytes(picture(seed=color + 100 * label + index))
+    monkeypatch.chdir(tmp_path / "one")
+    run = tmp_path / "run"
+    parse(["train", "photos", *SMALL, "--method=ce", "--out", str(run)]).run()
+    expected = by_id(read_predictions(run / "predictions" / "test.parquet"))
+    monkeypatch.chdir(tmp_path / "two")
+    for command in (predicted, streamed):
+        options = ("--split", "test") if command is predicted else ()
+        with pytest.raises(ValueError, match=r"photos has the name .* but another content, .*leave out --split"):
+            command(run, "photos", tmp_path, *options, **({} if options else {"split": "test"}))
+    capsys.readouterr()
+    assert len(predicted(run, "photos", tmp_path)) == 30
+    assert "the run may know some of these images" in capsys.readouterr().err
+    assert {*by_id(predicted(run, "../one/photos", tmp_path, "--split=test"))} == {*expected}
+
+
+@pytest.mark.slow
+def test_a_run_is_not_resumed_on_other_images_unless_that_is_allowed(tmp_path):
+    data, run = photos(tmp_path / "photos", dict.fromkeys(CLASSES, 10)), tmp_path / "run"
+    parse(["train", str(data), *SMALL, "--method=ce", "--out", str(run)]).run()
+    (run / "SHA256SUMS").unlink()
+    shutil.rmtree(run / "predictions")
+    scores = (run / "scores.json").read_bytes()
+    for path in data.rglob("*.png"):
+        path.write_bytes(picture(seed=0))
+    with pytest.raises(ValueError, match=r"the content of the data was .*, is .*the change with --allow data, which"):
+        parse(["resume", str(run)]).run()
+    assert (run / "scores.json").read_bytes() == scores
+    parse(["resume", str(run), "--allow", "data"]).run()
+    assert json.loads((run / "environment.json").read_text())["resumed"][-1]["allowed"] == ["data"]
+    assert (run / "scores.json").read_bytes() != scores
 
 
 def test_rows_of_parquet_files_that_were_held_out_are_predicted_by_name(tmp_path, trained):
@@ -219,6 +269,8 @@ def test_rows_of_parquet_files_that_were_held_out_are_predicted_by_name(tmp_path
     recipe = RunFolder(run).recipe()
     (run / "config.json").write_text(replace(recipe, data=replace(recipe.data, name=str(data))).to_json())
     (run / "split.json").write_text(json.dumps({"test": [13, 25, 21]}))
+    (before,) = read_environment(RunFolder(run)).started.data.values()
+    edit_environment(RunFolder(run), before, fingerprint(resolve(data), "all"))
     write_shards(predicted_shards(run, data, split="test"), tmp_path / "out")
     found = [read_predictions(shard.path) for shard in find_shards(tmp_path / "out").shards]
     assert [table.ids.tolist() for table in found] == [[13], [21, 25]]

@@ -15,7 +15,7 @@ from counterpoise import MutualTransport
 from counterpoise.data.workers import in_workers
 from counterpoise.predictions import Predictions, PredictionWriter, concatenated, read_predictions
 from counterpoise.recipes.config import DataOptions, OptimizerOptions
-from counterpoise.training import ObjectiveModule, load_run, predict, resume, train
+from counterpoise.training import ObjectiveModule, from_images, load_run, predict, resume, train
 from counterpoise.training.folder import read_environment
 from runs import CLASSES, RunFolder, small_data, small_recipe, striped_images
 
@@ -72,6 +72,16 @@ def test_a_run_does_not_go_on_with_other_classes(tmp_path):
         ValueError, match="started with the classes low, middle, high, and the data have low, high, middle"
     ):
         resume(tmp_path / "run", data=other)
+
+
+@pytest.mark.slow
+def test_a_run_does_not_go_on_with_other_images_of_these_classes(tmp_path):
+    recipe = small_recipe()
+    train(recipe, tmp_path / "run", data=small_data(recipe))
+    other = from_images(recipe, striped_images(seed=5))
+    with pytest.raises(ValueError, match=r"the content of the data was .*accept the change with --allow data"):
+        resume(tmp_path / "run", data=other)
+    resume(tmp_path / "run", data=other, allow=["data"])
 
 
 def test_a_refused_resumption_changes_nothing(tmp_path):

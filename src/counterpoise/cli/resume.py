@@ -21,7 +21,8 @@ class Resume:
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     allow: tuple[Allowance, ...] = ()
-    """Changed conditions to accept: an edited config.json, another release, other threads, processes or device."""
+    """Changed conditions to accept: an edited config.json, another release, other threads, processes, device
+    or data."""
     data_root: DataRoot = None
     """Folder of data sets as Parquet, used without the network; by default COUNTERPOISE_DATA."""
 

@@ -1,5 +1,7 @@
 """Image sets that fit into memory, as uint8 tensors that are decoded once."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,6 +78,14 @@ class Images:
             labels=self.labels[indices],
             ids=self.ids[indices],
         )
+
+    @property
+    def digest(self) -> str:
+        """Of the pixels, labels and classes, in hexadecimal."""
+        found = hashlib.blake2b(json.dumps([list(self.pixels.shape), *self.classes]).encode(), digest_size=16)
+        for tensor in (self.labels, self.pixels.permute(0, 2, 3, 1)):
+            found.update(tensor.cpu().contiguous().numpy().data)
+        return found.hexdigest()
 
     @classmethod
     def of(

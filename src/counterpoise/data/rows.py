@@ -25,18 +25,23 @@ def read_rows(source: DataSource, split: str, *, domain: str | None = None) -> R
     if source.kind == "scikit-learn":
         return digit_rows(source.info, split)
     if source.kind in FILES:
-        return _file_rows(_image_files(source, stored), source)
+        return _file_rows(image_files(source, stored), source)
     return _hub_rows(source, stored, split=split, domain=domain)
 
 
 def hub_files(source: DataSource) -> dict[str, tuple[str, ...]]:
     """Addresses of the Parquet files of each split of a hub set, to be read in place."""
-    with _reaching_the_hub(source) as datasets:
-        builder = datasets.load_dataset_builder(source.location, source.info.hub_config)
+    builder = _hub_builder(source)
     files = {str(name): tuple(files) for name, files in (builder.config.data_files or {}).items()}
     if not all(file.endswith(".parquet") for split in files.values() for file in split):
         raise ValueError(f"{source.location} is not stored as Parquet, which alone can be streamed from the hub")
     return files
+
+
+def hub_digest(source: DataSource) -> str:
+    """What tells one commit of a hub set from another, with and without the network."""
+    builder = _hub_builder(source)
+    return f"{builder.config_id} {builder.hash}"
 
 
 def hub_split(source: DataSource, stored: str) -> str:
@@ -54,7 +59,7 @@ def numbered_classes(labels: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
     return numbers_to(largest, where=where)
 
 
-def _image_files(source: DataSource, stored: str) -> list[tuple[Path, int | None]]:
+def image_files(source: DataSource, stored: str) -> list[tuple[Path, int | None]]:
     """Paths and labels, None where there is none: by class and path, or in the order of the table's rows.
 
     A folder without class folders holds images without labels.
@@ -71,6 +76,11 @@ def _image_files(source: DataSource, stored: str) -> list[tuple[Path, int | None
     splits = table.splits or [WHOLE] * len(table.paths)
     rows = zip(table.paths, table.labels or [""] * len(table.paths), splits, strict=True)
     return [(path, labels.get(label)) for path, label, split in rows if split == stored]
+
+
+def _hub_builder(source: DataSource) -> Any:
+    with _reaching_the_hub(source) as datasets:
+        return datasets.load_dataset_builder(source.location, source.info.hub_config)
 
 
 def _hub_rows(source: DataSource, stored: str, *, split: str, domain: str | None) -> Rows:
@@ -134,14 +144,15 @@ def _file_rows(files: Sequence[tuple[Path, int | None]], source: DataSource) -> 
             labels = np.array([UNLABELLED if label is None else label for _, label in some], np.int64)
             yield Chunk(images, labels, np.arange(first, first + len(some)), [str(path) for path, _ in some])
 
-    return Rows(len(files), len(files), source.info.classes, chunks(), _file_names([path for path, _ in files], source))
+    names = relative_names([path for path, _ in files], source)
+    unique = names if len({*names}) == len(names) else ()  # ids tell rows apart, and a table may name a file twice
+    return Rows(len(files), len(files), source.info.classes, chunks(), unique)
 
 
-def _file_names(files: Sequence[Path], source: DataSource) -> tuple[str, ...]:
-    """Paths from the folder or the table on; none where a table names a file twice, because ids tell rows apart."""
+def relative_names(files: Sequence[Path], source: DataSource) -> tuple[str, ...]:
+    """Paths of image files from the folder or the table on."""
     place = Path(parts_of(source.location)[0]).expanduser() if source.kind == "table" else Path(source.location)
     folder = place.parent if source.kind == "table" else place
     paths = (path.relative_to(folder) if path.is_relative_to(folder) else path for path in files)
     # Bytes of a name that are no UTF-8 cannot be written to a file of predictions.
-    names = tuple(os.fsencode(path.as_posix()).decode(errors="replace") for path in paths)
-    return names if len({*names}) == len(names) else ()
+    return tuple(os.fsencode(path.as_posix()).decode(errors="replace") for path in paths)

@@ -43,7 +43,7 @@ HeldOutRows = Literal["shuffled", "hashed"]
 InitialWeights = Literal["by-seed", "by-count"]
 """What decides the primary's initial weights: the seed alone, or also how many networks the method trains."""
 
-Allowance = Literal["config", "counterpoise", "torch", "threads", "world-size", "device"]
+Allowance = Literal["config", "counterpoise", "torch", "threads", "world-size", "device", "data"]
 """Conditions of a run that may be other when it is resumed, if they are allowed by name."""
 
 LARGEST_SEED: Final = 4_000_000_000

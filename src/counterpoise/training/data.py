@@ -18,14 +18,23 @@ from counterpoise.data.memory import MemoryLoader
 from counterpoise.data.row_groups import class_counts, open_split, rows_of
 from counterpoise.data.rows import read_rows
 from counterpoise.data.sources import FILES, ood_split, resolve
-from counterpoise.data.stream import StreamLoader, sample_ids
+from counterpoise.data.stream import StreamLoader
 from counterpoise.data.transforms import Mixing, Transforms
 from counterpoise.models.weights import expected_normalisation
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
 from counterpoise.training.findings import beside_classes, findings, left_out, missing_classes, reading
 from counterpoise.training.progress import say
-from counterpoise.training.splits import TEST_SEED, held_out, held_out_rows, is_own, require_test_images, splits_of
+from counterpoise.training.splits import (
+    TEST_SEED,
+    fingerprints_of,
+    held_out,
+    held_out_rows,
+    is_own,
+    require_test_images,
+    splits_of,
+    stored_ids,
+)
 
 Loader = MemoryLoader | StreamLoader
 
@@ -45,6 +54,7 @@ class RunData:
         ood: other images by name.
         notes: what was found and decided, line by line, to be shown before training.
         recipe: that the loader and the parts were made for; None where nobody made them for one.
+        fingerprints: makes a digest of the content of each part, by its name.
     """
 
     training: Callable[[int, int, int], Loader]
@@ -57,6 +67,7 @@ class RunData:
     ood: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     recipe: Recipe | None = None
+    fingerprints: Callable[[], Mapping[str, str]] = dict
 
     @property
     def validation(self) -> Images:
@@ -80,16 +91,17 @@ def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
     splits = splits_of(source, options)
     most = recipe.evaluation.images
     test = partial(_own_images, recipe, splits.test, root=root, limit=most) if splits.test else None
+    digests = partial(fingerprints_of, recipe, root=root)
     others = {name: partial(_ood_images, recipe, name, root=root, limit=most) for name in recipe.evaluation.ood}
     if options.pipeline == "stream":
         assert test is not None
-        return _streamed(recipe, root=root, test=test, ood=others)
+        return replace(_streamed(recipe, root=root, test=test, ood=others), fingerprints=digests)
     survey = Survey(skip=options.unreadable == "skip")
     images = _own_images(recipe, splits.training, root=root, limit=options.limit, survey=survey)
     validation = (
         _own_images(recipe, splits.validation, root=root, limit=None, survey=survey) if splits.validation else None
     )
-    data = from_images(recipe, images, validation=validation, test=test, ood=others)
+    data = replace(from_images(recipe, images, validation=validation, test=test, ood=others), fingerprints=digests)
     if is_own(source):
         held = [rows for rows in (data.validation_rows, data.test_rows) if rows is not None]
         counts = {"training": len(images) - sum(map(len, held)), "validation": len(data.validation)}
@@ -160,6 +172,7 @@ def from_images(
         ood=ood or {},
         notes=tuple(missing_classes(recipe, training, validation)),
         recipe=recipe,
+        fingerprints=lambda: {"training": training.digest, "validation": validation.digest},
     )
 
 
@@ -320,21 +333,6 @@ def _stored_images(
 def _say_left_out(survey: Survey) -> None:
     for line in left_out(survey):
         say(line)
-
-
-def stored_ids(options: DataOptions, split: str, *, root: Path | None, limit: int | None) -> Tensor:
-    """Row numbers of a split, or of so many of them as the options choose, int64 `[n]`."""
-    every = _every_id(options, split, root=root)
-    return every[limited(len(every), limit, spread=options.spread)]
-
-
-def _every_id(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
-    source = resolve(options.name, root=root)
-    if source.kind == "scikit-learn":
-        return load_images(options.name, split).ids
-    if source.kind in FILES:
-        return torch.arange(read_rows(source, split).stored)
-    return sample_ids(options.name, split, root=root, domain=options.domain)
 
 
 def _ood_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:

@@ -53,7 +53,8 @@ Kernels = Literal["native", "float32"]
 class Conditions:
     """What a result depends on besides the recipe, and what is good to know about it.
 
-    Of `models` and `data`, `given` names those that were made in Python instead of by the recipe.
+    Of `models` and `data`, `given` names those that were made in Python instead of by the recipe. `data` has a
+    digest of the content of each split and each OOD set.
     """
 
     config_digest: str
@@ -69,6 +70,7 @@ class Conditions:
     allowed: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     given: list[str] = field(default_factory=list)
+    data: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -372,6 +374,7 @@ def differences(before: Conditions, now: Conditions) -> dict[Allowance, str]:
         "threads": ("threads", before.threads, now.threads),
         "world-size": ("processes", before.world_size, now.world_size),
         "device": ("device", _arithmetic(before), _arithmetic(now)),
+        "data": ("the content of the data", before.data, now.data if before.data else {}),
     }
     return {name: f"{title} was {old}, is {new}" for name, (title, old, new) in pairs.items() if old != new}
 

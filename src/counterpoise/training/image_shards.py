@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from torch import Tensor
 from counterpoise._addresses import as_path
 from counterpoise._files import FilePath
 from counterpoise.data.chunks import Chunk, Rows
+from counterpoise.data.fingerprint import digest_of, file_digests, fingerprint
 from counterpoise.data.row_groups import OPENED_TOGETHER, FileRows, open_rows, open_split, rows_of
 from counterpoise.data.rows import read_rows
 from counterpoise.data.sources import WHOLE, DataSource, resolve, stored_split
@@ -109,6 +110,19 @@ def image_shards(
     parts = [rows[(rows >= shard.first) & (rows < end)] for shard, end in zip(shards, ends, strict=True)]
     chosen = zip(shards, parts, strict=True)
     return [replace(shard, rows=len(part), only=part, called=called) for shard, part in chosen if len(part)]
+
+
+def content_digests(shards: Sequence[ImageShard]) -> list[str]:
+    """What tells the images of each shard of a split from others: their content, and which of its rows are meant."""
+    if shards[0].is_file:
+        found = file_digests(shard.path for shard in shards)
+    else:
+        found = [fingerprint(shard.source, shard.split, domain=shard.domain) for shard in shards]
+    rows = [[] if shard.only is None else list(map(str, shard.only)) for shard in shards]
+    return [
+        digest_of([digest, *shard.source.info.classes, *some])
+        for digest, shard, some in zip(found, shards, rows, strict=True)
+    ]
 
 
 def _every_shard(data: str | Path, split: str | None, *, domain: str | None, root: Path | None) -> list[ImageShard]:

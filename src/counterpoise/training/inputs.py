@@ -41,7 +41,7 @@ def load_inputs(
         say: told what was left out, and of images that the run was trained on.
     """
     options, source = own.options, resolve(data, root=root)
-    is_own = own.is_of(data) and domain is None
+    is_own = domain is None and own.is_of(data, source, split, say=say)
     held = own.held_rows(source, split) if is_own else None
     survey = Survey(skip=(unreadable or options.unreadable) == "skip")
     try:
@@ -60,7 +60,7 @@ def load_inputs(
     for line in (*left_out(survey), *beside_classes(source)):
         say(line)
     if is_own and held is None:
-        trained = torch.isin(images.ids, own.trained_rows(source, split, root=root)).sum()
+        trained = torch.isin(images.ids, own.trained_rows(data, source, split, root=root)).sum()
         if trained:
             say(own.note(int(trained)))
     return images

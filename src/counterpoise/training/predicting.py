@@ -34,23 +34,29 @@ from counterpoise.recipes.config import DataOptions, Unreadable
 from counterpoise.scoring import Progress
 from counterpoise.scoring.files import score_models
 from counterpoise.scoring.models import ModelFiles
-from counterpoise.training.image_shards import ImageShard, image_shards
+from counterpoise.training.image_shards import ImageShard, content_digests, image_shards
 from counterpoise.training.own_data import OwnData
 from counterpoise.training.predictors import loaded, model_source
 from counterpoise.training.progress import say
 from counterpoise.training.shard_predictions import Job, PredictedShard
 
 PLAN = "plan.json"
-PLAN_SCHEMA, PLAN_VERSION = "counterpoise.predicting", 1
+PLAN_SCHEMA, PLAN_VERSION = "counterpoise.predicting", 2
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file of images."""
+    """A file of images, or a whole split.
+
+    Attributes:
+        name: of the file.
+        rows: in it, where they are known beforehand.
+        digest: of its content.
+    """
 
     name: str
-    bytes: int
     rows: int | None
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,10 @@ class Plan:
 
     Attributes:
         weights: SHA-256 of the model's.
+        config: its classes, and the shape, normalisation and temperature that it predicts with.
+        versions: of the libraries that a result depends on.
+        device: the kind of device that computes.
+        unreadable: what was done with images that cannot be decoded.
         data_set: what the images are called.
         split: of it.
         ood: whether they are out of distribution.
@@ -69,6 +79,10 @@ class Plan:
     """
 
     weights: str
+    config: ModelConfig
+    versions: dict[str, str]
+    device: str
+    unreadable: Unreadable
     data_set: str
     split: str
     ood: bool
@@ -213,14 +227,14 @@ def _own_shards(
     own: OwnData | None, data: str | Path, split: str | None, *, domain: str | None, root: Path | None
 ) -> list[ImageShard]:
     """The files of a split, or those rows of them that a run held out; a note says what it was trained on."""
-    if own is None or domain is not None or not own.is_of(data):
-        return image_shards(data, split, domain=domain, root=root)
     source = resolve(data, root=root)
+    if own is None or domain is not None or not own.is_of(data, source, split, say=say):
+        return image_shards(data, split, domain=domain, root=root)
     held = own.held_rows(source, split)
     if held is not None:
         return image_shards(data, own.training_split(source), root=root, only=held, called=split)
     shards = image_shards(data, split, root=root)
-    if trained := len(own.trained_rows(source, shards[0].split, root=root)):
+    if trained := len(own.trained_rows(data, source, shards[0].split, root=root)):
         say(own.note(trained))
     return shards
 
@@ -253,14 +267,20 @@ def _names(shards: Sequence[PredictedShard]) -> list[str]:
 
 def _plan_of(shards: Sequence[PredictedShard]) -> Plan:
     job, images = shards[0].job, shards[0].images
+    parts = [shard.images for shard in shards]
+    inputs = zip(parts, content_digests(parts), strict=True)
     return Plan(
         weights=job.model.digest,
+        config=loaded(job.model, "cpu").config,
+        versions={name: job.header.versions[name] for name in ("counterpoise", "torch")},
+        device=job.device.partition(":")[0],
+        unreadable=job.unreadable,
         data_set=images.source.info.name,
         split=images.called or images.split,
         ood=job.ood,
         size=job.size,
         batch=job.batch,
-        inputs=tuple(Input(shard.path.name, shard.images.size, shard.images.rows) for shard in shards),
+        inputs=tuple(Input(each.path.name, each.rows, digest) for each, digest in inputs),
         domain=images.domain,
     )
 
@@ -268,33 +288,44 @@ def _plan_of(shards: Sequence[PredictedShard]) -> Plan:
 def _claimed(folder: FilePath, plan: Plan) -> set[str]:
     """Names of what is in a folder, which is this plan's or nobody's, and from now on this plan's."""
     there = {each.name: each for each in folder.iterdir()} if folder.exists() else {}
+    text = to_document(plan, schema=PLAN_SCHEMA, version=PLAN_VERSION)
     if PLAN in there:
         try:
-            found = from_document(Plan, (folder / PLAN).read_text(), schema=PLAN_SCHEMA, version=PLAN_VERSION)
+            found, wanted = (
+                from_document(Plan, each, schema=PLAN_SCHEMA, version=PLAN_VERSION)
+                for each in ((folder / PLAN).read_text(), text)
+            )
         except ValueError as error:
-            raise ValueError(f"{folder / PLAN}: {error}") from None
-        if found != plan:
+            raise ValueError(f"{folder / PLAN}: {error}; name another folder, or delete this one") from None
+        if found != wanted:
             raise ValueError(
-                f"{folder} holds predictions of another run: {_difference(found, plan)}; name another folder, or "
+                f"{folder} holds predictions of another run: {_difference(found, wanted)}; name another folder, or "
                 "delete this one"
             )
     elif MANIFEST in there or any(is_prediction_file(each) for each in there.values()):
         raise ValueError(f"{folder} holds predictions already, and no {PLAN} that says of what; name another folder")
     else:
-        write_text(folder / PLAN, to_document(plan, schema=PLAN_SCHEMA, version=PLAN_VERSION))
+        write_text(folder / PLAN, text)
     return set(there)
 
 
 def _difference(found: Plan, plan: Plan) -> str:
     """Between two plans, in words."""
-    for name in ("weights", "data_set", "domain", "split", "ood", "size", "batch"):
-        theirs, ours = getattr(found, name), getattr(plan, name)
-        if theirs != ours:
-            return f"its {name.replace('_', ' ')} is {theirs}, here it is {ours}"
+    theirs, ours = _by_name(found), _by_name(plan)
+    for name in ours:
+        if theirs.get(name) != ours[name]:
+            return f"its {name} is {theirs.get(name)!s:.80}, here it is {ours[name]!s:.80}"
     if len(found.inputs) != len(plan.inputs):
         return f"it is of {len(found.inputs):,} files of images, here there are {len(plan.inputs):,}"
-    theirs, ours = next(pair for pair in zip(found.inputs, plan.inputs, strict=True) if pair[0] != pair[1])
-    return f"{theirs.name} had {theirs.bytes:,} bytes, here {ours.name} has {ours.bytes:,}"
+    its, own = next(pair for pair in zip(found.inputs, plan.inputs, strict=True) if pair[0] != pair[1])
+    return f"{own.name} holds other images than {its.name} did"
+
+
+def _by_name(plan: Plan) -> dict[str, object]:
+    """What a plan says of everything but its inputs, by names for people."""
+    versions = {f"version of {library}": version for library, version in plan.versions.items()}
+    own = {name: getattr(plan, name) for name in vars(plan) if name not in ("config", "versions", "inputs")}
+    return {name.replace("_", " "): value for name, value in (own | vars(plan.config) | versions).items()}
 
 
 def _same(one: FilePath, other: FilePath) -> bool:

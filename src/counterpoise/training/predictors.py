@@ -141,7 +141,11 @@ class OwnModel:
     @cached_property
     def digest(self) -> str:
         found = hashlib.sha256()
-        for name, tensor in self.module.state_dict().items():
+        for name, module in self.module.named_modules():
+            settings = {key: value for key, value in vars(module).items() if _is_plain(value)}
+            settings.pop("training")  # which predicting decides
+            found.update(f"{name} {type(module).__module__}.{type(module).__qualname__} {settings}".encode())
+        for name, tensor in (*self.module.named_parameters(), *self.module.named_buffers()):
             found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return found.hexdigest()
@@ -204,6 +208,11 @@ def _unpickled(digest: str, data: bytes) -> OwnModel:
         _sent.clear()
         _sent[digest] = OwnModel(*pickle.loads(data))  # noqa: S301 - sent by the process that started this one
     return _sent[digest]
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value's text says what it is."""
+    return all(isinstance(each, str | int | float) for each in (value if isinstance(value, tuple) else (value,)))
 
 
 def _stated(metadata: Mapping[str, str], path: FilePath) -> ModelConfig:

@@ -223,7 +223,7 @@ def _prepared(
 def _conditions(plan: _Plan) -> Conditions:
     engine = plan.recipe.engine
     now = conditions_now(plan.recipe, device=device_type(engine), world_size=engine.processes)
-    return replace(now, classes=list(plan.data.example.classes), given=plan.given)
+    return replace(now, classes=list(plan.data.example.classes), given=plan.given, data=dict(plan.data.fingerprints()))
 
 
 def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:

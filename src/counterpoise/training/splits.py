@@ -10,10 +10,14 @@ from torch import Tensor
 
 from counterpoise._addresses import read_text
 from counterpoise._files import write_text
-from counterpoise.data.holding_out import hold_out, hold_out_by_class, hold_out_hashed
-from counterpoise.data.sources import FILES, WHOLE, DataSource, pictures_in
+from counterpoise.data.fingerprint import fingerprint
+from counterpoise.data.holding_out import hold_out, hold_out_by_class, hold_out_hashed, limited
+from counterpoise.data.images import load_images
+from counterpoise.data.rows import read_rows
+from counterpoise.data.sources import FILES, WHOLE, DataSource, ood_split, pictures_in, resolve
+from counterpoise.data.stream import sample_ids
 from counterpoise.data.tables import SUFFIXES, read_table
-from counterpoise.recipes.config import DataOptions, HeldOutRows
+from counterpoise.recipes.config import DataOptions, HeldOutRows, Recipe
 
 TEST_SEED: Final = 1 << 40
 """Of the test images that are held out: those of every seed, so that runs can be compared, and no run's own seed."""
@@ -37,6 +41,32 @@ def splits_of(source: DataSource, options: DataOptions) -> Splits:
     validation = "validation" if source.kind in FILES and "validation" in stored else None
     # Without either, that there are none is said where they are needed: a search chooses by validation images alone.
     return Splits(training, validation, "test" if "test" in stored or options.test is None else None)
+
+
+def fingerprints_of(recipe: Recipe, *, root: Path | None) -> dict[str, str]:
+    """Digests of the content of the splits and the OOD sets that a run reads."""
+    options, source = recipe.data, resolve(recipe.data.name, root=root)
+    there = None if source.info.domains else source.files or None
+    used = [each for each in splits_of(source, options) if each is not None and (there is None or each in there)]
+    found = {split: fingerprint(source, split, domain=options.domain) for split in used}
+    for name in recipe.evaluation.ood:
+        found[f"ood {name}"] = fingerprint(resolve(name, root=root), ood_split(name, root=root))
+    return found
+
+
+def stored_ids(options: DataOptions, split: str, *, root: Path | None, limit: int | None) -> Tensor:
+    """Row numbers of a split, or of so many of them as the options choose, int64 `[n]`."""
+    every = _every_id(options, split, root=root)
+    return every[limited(len(every), limit, spread=options.spread)]
+
+
+def _every_id(options: DataOptions, split: str, *, root: Path | None) -> Tensor:
+    source = resolve(options.name, root=root)
+    if source.kind == "scikit-learn":
+        return load_images(options.name, split).ids
+    if source.kind in FILES:
+        return torch.arange(read_rows(source, split).stored)
+    return sample_ids(options.name, split, root=root, domain=options.domain)
 
 
 def require_test_images(source: DataSource, options: DataOptions) -> None:
@@ -112,7 +142,9 @@ def keep_split(path: Path, held: Mapping[str, list[int]]) -> None:
 def require_same_split(path: Path, held: Mapping[str, list[int]]) -> None:
     """Refuse held-out images that are not those which were saved with the run."""
     if path.exists() and kept_split(path) != held:
-        raise ValueError(f"{path} holds other images than the data give now; has the data set changed?")
+        raise ValueError(
+            f"{path} holds other images than the data give now: they have changed; restore them, or start another run"
+        )
 
 
 def kept_split(path: Path) -> dict[str, list[int]]:
