@@ -38,7 +38,7 @@ together() {
 }
 
 install() {
-  "$base" -m uv --version >/dev/null 2>&1 || "$base" -m pip install --quiet uv
+  "$base" -m uv --version >/dev/null 2>&1 || "$base" -m pip install --quiet --require-hashes --requirement requirements/uv.txt
   "$base" -m uv venv --quiet --python "$base" "$work/venv"
   # shellcheck disable=SC1091
   source "$work/venv/bin/activate"
