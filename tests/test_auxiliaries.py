@@ -6,7 +6,6 @@ from functools import partial
 from typing import NamedTuple
 
 import pytest
-import timm
 import torch
 import torchvision
 from torch import nn
@@ -102,11 +101,17 @@ def test_a_shared_trunk_takes_the_steps_of_the_formula(make, after, shape, lr, d
         torch.testing.assert_close(mine, theirs, rtol=0, atol=EXACT[dtype])
 
 
+def timm_model(name, **settings):
+    import timm  # takes seconds
+
+    return timm.create_model(name, num_classes=5, **settings)
+
+
 NETWORKS = {
-    "timm ResNet": (lambda: timm.create_model("resnet10t", num_classes=5), "layer2"),
-    "timm ViT": (lambda: timm.create_model("test_vit", num_classes=5, img_size=32), "blocks.2"),
-    "timm ConvNeXt": (lambda: timm.create_model("test_convnext", num_classes=5), "stages.1"),
-    "timm EfficientNet": (lambda: timm.create_model("test_efficientnet", num_classes=5), "blocks.1"),
+    "timm ResNet": (lambda: timm_model("resnet10t"), "layer2"),
+    "timm ViT": (lambda: timm_model("test_vit", img_size=32), "blocks.2"),
+    "timm ConvNeXt": (lambda: timm_model("test_convnext"), "stages.1"),
+    "timm EfficientNet": (lambda: timm_model("test_efficientnet"), "blocks.1"),
     "torchvision ResNet": (lambda: torchvision.models.resnet18(num_classes=5), "layer2"),
     "torchvision ViT": (
         lambda: torchvision.models.VisionTransformer(

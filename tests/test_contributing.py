@@ -46,6 +46,7 @@ def test_three_edits_add_a_loss(tmp_path, programs):
     append_to_table(tmp_path / "src/counterpoise/recipes/methods.py", "METHODS", method, functional)
     append_to_table(tmp_path / "tests/loss_table.py", "LOSSES", row, functional)
     command = [programs / "python", "-c", IN_THE_COPY, "-q", "-p", "no:cacheprovider", "-k", "poly1"]
+    command += ["-m", "not long", "--doctest-modules"]
     command += ["tests/test_losses.py", "tests/test_objectives.py", "src/counterpoise/functional/losses.py"]
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # what is imported there cannot become a plugin
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

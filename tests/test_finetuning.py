@@ -11,10 +11,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-import timm
 import torch
 from safetensors.torch import load_file, save_file
-from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div
 
@@ -33,12 +31,18 @@ NETWORK = "test_efficientnet"
 ALPHA = 0.8
 
 
+def created(name, **settings):
+    import timm  # takes seconds
+
+    return timm.create_model(name, **settings)
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     """Weights of a network with ten classes, whose images have a normalisation of their own."""
     path = tmp_path_factory.mktemp("weights") / "ten.safetensors"
     torch.manual_seed(3)
-    model = timm.create_model(NETWORK, num_classes=10)
+    model = created(NETWORK, num_classes=10)
     save_file(model.state_dict(), path, metadata={"mean": "[0.4, 0.4, 0.4]", "std": "[0.3, 0.3, 0.3]"})
     return path
 
@@ -60,7 +64,7 @@ def by_hand(file, found: Recipe, *, groups, optimizer=torch.optim.AdamW, factor=
     models = []
     for seed in (found.seed, int(np.random.SeedSequence([found.seed, 1]).generate_state(1)[0])):
         torch.manual_seed(seed)
-        model = timm.create_model(NETWORK, num_classes=3)
+        model = created(NETWORK, num_classes=3)
         trained = load_file(file)
         head = {f"classifier.{name}" for name in ("weight", "bias")}
         model.load_state_dict({name: value for name, value in trained.items() if name not in head}, strict=False)
@@ -105,16 +109,27 @@ def everything(model):
     return [{"params": list(model.parameters())}]
 
 
+def grouped_by(name, **settings):
+    """The groups that a function of timm makes."""
+
+    def groups(model):
+        from timm import optim
+
+        return getattr(optim, name)(model, **settings)
+
+    return groups
+
+
 @pytest.mark.parametrize(
     ("changes", "groups", "factor"),
     [
         ({}, everything, None),
         ({"optimizer__auxiliary_factor": 0.5}, everything, 0.5),
         ({"optimizer__frozen_epochs": 2}, everything, None),
-        ({"optimizer__decay_norms": False}, partial(param_groups_weight_decay, weight_decay=0.05), None),
+        ({"optimizer__decay_norms": False}, grouped_by("param_groups_weight_decay", weight_decay=0.05), None),
         (
             {"optimizer__decay_norms": False, "optimizer__layer_decay": 0.7},
-            partial(param_groups_layer_decay, weight_decay=0.05, layer_decay=0.7),
+            grouped_by("param_groups_layer_decay", weight_decay=0.05, layer_decay=0.7),
             None,
         ),
     ],
@@ -144,7 +159,7 @@ def test_images_take_the_normalisation_of_the_primarys_weights(tmp_path, file):
 
 def test_an_auxiliary_with_another_normalisation_gets_images_as_it_expects_them(tmp_path, file):
     other = tmp_path / "other.safetensors"
-    save_file(timm.create_model(NETWORK, num_classes=3).state_dict(), other)  # ImageNet's, as timm says
+    save_file(created(NETWORK, num_classes=3).state_dict(), other)  # ImageNet's, as timm says
     found = recipe(file, epochs=1, optimizer__layer_decay=0.7)
     found = replace(found, auxiliary=replace(found.auxiliary, weights=str(other)))
     train(found, tmp_path / "run", data=small_data(found), page=False)
@@ -229,7 +244,7 @@ def test_ctrl_c_saves_the_step_and_a_second_one_does_not_wait(tmp_path, monkeypa
 
 
 def test_pretrained_weights_come_from_the_hubs_cache_without_a_network(tmp_path):
-    model = timm.create_model(NETWORK)
+    model = created(NETWORK)
     repository = f"models--{model.pretrained_cfg['hf_hub_id'].replace('/', '--')}"
     snapshot = tmp_path / "hub" / repository / "snapshots" / "abc"
     snapshot.mkdir(parents=True)

@@ -5,13 +5,10 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import netcal.metrics
 import numpy as np
 import pytest
-import relplot
 import sklearn.metrics
 import torch
-import torch_uncertainty.metrics as tu
 import torchmetrics.functional.classification as tm
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,7 +89,9 @@ def smooth(case: Case) -> float:
 
 def netcal_ece(case: Case) -> float:
     """As top-label confidences of a binary problem; netcal's own edges are half-open on the other side."""
-    return netcal.metrics.ECE(bins=case.bins).measure(case.score.double().numpy(), case.correct.numpy().astype(int))
+    from netcal.metrics import ECE  # takes seconds
+
+    return ECE(bins=case.bins).measure(case.score.double().numpy(), case.correct.numpy().astype(int))
 
 
 def one_hot(case: Case) -> np.ndarray:
@@ -204,15 +203,17 @@ def test_ece_equals_netcal_and_torchmetrics_away_from_edges(seed):
 
 @given(seed=st.integers(0, 2**31))
 def test_classwise_ece_and_fpr95_equal_torch_uncertainty(seed):
+    from torch_uncertainty.metrics import FPR95, ClasswiseCalibrationError  # takes seconds
+
     case = generic_case(seed)
-    classwise = tu.ClasswiseCalibrationError(num_classes=5, num_bins=15)
+    classwise = ClasswiseCalibrationError(num_classes=5, num_bins=15)
     classwise.update(case.probabilities, case.labels)
     assert by_class(calibration.classwise_calibration_error)(case) == pytest.approx(
         classwise.compute().item(), abs=1e-6
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it announces that it stores everything
-        fpr95 = tu.FPR95(pos_label=1)
+        fpr95 = FPR95(pos_label=1)
     fpr95.update(case.score, case.correct.long())
     assert ours(detection.fpr_at_tpr)(case) == pytest.approx(fpr95.compute().item(), abs=1e-6)
 
@@ -221,6 +222,8 @@ def test_classwise_ece_and_fpr95_equal_torch_uncertainty(seed):
 def test_smooth_ece_equals_relplot_to_its_resolution(seed):
     """relplot stops its search for the bandwidth after ten halvings."""
     case = generic_case(seed)
+    import relplot  # takes a second
+
     expected = relplot.smECE(case.score.numpy(), case.correct.double().numpy())
     assert smooth(case) == pytest.approx(expected, abs=2e-3)
 
@@ -228,8 +231,10 @@ def test_smooth_ece_equals_relplot_to_its_resolution(seed):
 @given(seed=st.integers(0, 2**31))
 def test_aurc_equals_torch_uncertainty_without_ties(seed):
     """torch-uncertainty integrates by trapezoids from the first sample on and divides by what that covers."""
+    from torch_uncertainty.metrics import AURC  # takes seconds
+
     case = generic_case(seed)
-    metric = tu.AURC()
+    metric = AURC()
     metric.update(case.probabilities, case.labels)
     wrong = (~case.correct).double()[case.score.argsort(descending=True)]
     risk = wrong.cumsum(0) / torch.arange(1, len(wrong) + 1)

@@ -1,7 +1,6 @@
 """Pairs of networks that learn from the same images, and the examples with tokens and pixels."""
 
 import pytest
-import timm
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +22,8 @@ SMALL_VIT = {"patch_size": 8, "embed_dim": 12, "depth": 1}
 
 
 def create(name, **settings):
+    import timm  # takes seconds
+
     return timm.create_model(name, num_classes=4, **settings)
 
 
