@@ -6,6 +6,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from counterpoise.predictions import Columns, PredictionFileError, find_shards, read_predictions, write_manifest
 from prediction_tables import refusal
@@ -123,3 +125,37 @@ def test_settings_beside_shards_are_not_read(tmp_path):
         "config.json",
         "manifest.json",
     ]
+
+
+@settings(max_examples=10, deadline=None)
+@given(orders=st.lists(st.permutations(range(4)), min_size=3, max_size=3))
+def test_objects_by_row_are_joined_by_their_keys(tmp_path_factory, orders):
+    folder = tmp_path_factory.mktemp("json")
+    columns = {"prob_0": [0.1, 0.2, 0.3, 0.4], "prob_1": [0.9, 0.8, 0.7, 0.6], "label": [0, 1, 1, 0]}
+    document = {
+        name: {f"image {row}": column[row] for row in order}
+        for (name, column), order in zip(columns.items(), orders, strict=True)
+    }
+    table = read_predictions(written(folder, document))
+    first = orders[0]
+    np.testing.assert_array_equal(table.values[:, 0], np.array(columns["prob_0"])[[*first]])
+    np.testing.assert_array_equal(table.values[:, 1], np.array(columns["prob_1"])[[*first]])
+    np.testing.assert_array_equal(table.labels, np.array(columns["label"])[[*first]])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"probs": [0.5, 0.5], "label": 0, "label": 1}]',
+        '{"probs": {"a": [0.5, 0.5]}, "label": {"a": 0, "a": 1}}',
+        '{"label": [0], "probs": [[0.5, 0.5]], "label": [1]}',
+        '{"columns": ["probs", "label", "label"], "data": [[[0.5, 0.5], 0, 1]]}',
+    ],
+)
+def test_a_name_that_appears_twice_is_rejected(tmp_path, text):
+    assert "more than once" in refusal(written(tmp_path, text))
+
+
+def test_a_name_that_appears_twice_in_a_line_is_rejected(tmp_path):
+    line = '{"probs": [0.5, 0.5], "label": 0, "label": 1}'
+    assert "was specified twice" in refusal(written(tmp_path, line, "p.jsonl"))

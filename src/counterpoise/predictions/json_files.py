@@ -79,7 +79,19 @@ def _document(source: Source) -> Any:
     with opened(source) as handle:
         data = read_bytes(handle, largest_expansion(source.size) + 1)
     check_expansion(declared=len(data), stored=source.size, what="it")
-    return json.loads(data.removeprefix(codecs.BOM_UTF8))
+    return json.loads(data.removeprefix(codecs.BOM_UTF8), object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, whose names are distinct: of two values of one name, nothing says which is meant."""
+    return dict(zip(_distinct([name for name, _ in pairs]), (value for _, value in pairs), strict=True))
+
+
+def _distinct(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise PredictionFileError(f"the name {repeated!r} appears more than once in one object; keep one value of it")
+    return names
 
 
 def _columns(document: Any, name: str) -> dict[str, list[Any]]:
@@ -104,7 +116,9 @@ def _columns(document: Any, name: str) -> dict[str, list[Any]]:
         }
     if not columns and any(normal_name(key) in KNOWN for key in index):
         return {"id": [*objects]} | _by_name([*objects.values()])
-    return columns | {key: [*value.values()] for key, value in objects.items() if value.keys() == index}
+    # Keys are names of rows, and may stand in another order in each column.
+    alike = {key: value for key, value in objects.items() if value.keys() == index}
+    return columns | {key: [value[row] for row in index] for key, value in alike.items()}
 
 
 def _is_table(found: dict[str, Any]) -> bool:
@@ -121,10 +135,11 @@ def _are_rows(found: list[Any]) -> bool:
 
 
 def _by_place(names: list[Any], rows: list[Any]) -> dict[str, list[Any]]:
+    names = _distinct([*map(str, names)])
     for number, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != len(names):
             raise PredictionFileError(f"row {number} of 'data' has no value for each of the {len(names)} 'columns'")
-    return {str(name): [row[place] for row in rows] for place, name in enumerate(names)}
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
 def _by_name(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
