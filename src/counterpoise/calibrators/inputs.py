@@ -3,6 +3,7 @@
 Every refusal is a `ValueError` that names the first bad row and column; rows count through all leading axes.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from counterpoise.functional.reduction import upcast
 _BLOCK_ELEMENTS = 1 << 18
 """Logits handled at a time: a few MB in float64, whatever the number of samples."""
 
+_SUM_TOLERANCE = 0.05
 _LEAST_LOGIT = -1e30
 """What is lower is a mask, such as the least float32, and no logit."""
 
@@ -52,6 +54,12 @@ def labelled_logits(logits: Any, labels: Any, *, impossible_labels: bool = False
         values = values.cpu()  # it has no float64, which fitting needs
     rows = upcast(values).reshape(-1, values.shape[-1])
     _refuse_bad_logits(rows)
+    if bool(((rows >= 0).all(-1) & ((rows.sum(-1) - 1).abs() < _SUM_TOLERANCE)).all()):
+        warnings.warn(
+            "every row of logits lies in [0, 1] and sums to 1, as probabilities do; if these are probabilities, fit to "
+            "their logarithms",
+            stacklevel=3,
+        )
     classes = class_indices(labels, values.shape[:-1]).to(rows.device)
     _refuse_labels_outside(classes, rows.shape[-1])
     if not impossible_labels:

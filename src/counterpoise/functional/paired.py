@@ -66,7 +66,8 @@ def paired_mean_interval(sums: Tensor, *, level: float = DEFAULT_LEVEL) -> Inter
     `m -+ z sqrt(v / n (1 + z^2 k / n))` with the variance v and the kurtosis k of d. The size of the differences that
     make up most of v is sqrt(k v), so this is the normal interval of the n samples and z^2 more, half of them so much
     above m and half below: what Agresti and Coull add to a proportion, and Bonett and Price to a paired one. With many
-    differences k / n vanishes. Without any, the interval has no width, since their size is not known.
+    differences k / n vanishes. Without any, the interval has no width, since their size is not known. An infinite
+    difference, as of an infinite NLL, leaves no variance to estimate: NaN.
 
     Reference: D. G. Bonett and R. M. Price, "Adjusted Wald confidence interval for a difference of binomial proportions
     based on paired data", J. Educ. Behav. Stat. 37 (2012).
@@ -76,7 +77,7 @@ def paired_mean_interval(sums: Tensor, *, level: float = DEFAULT_LEVEL) -> Inter
     (-0.00483, 0.00683)
     """
     count, *totals = sums.tolist()
-    if count < 2:
+    if count < 2 or not all(map(math.isfinite, totals)):
         return Interval(math.nan, math.nan)
     mean, second, third, fourth = (total / count for total in totals)
     variance = max(0.0, second - mean**2)

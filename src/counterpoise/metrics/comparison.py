@@ -160,7 +160,7 @@ class Evaluation(Mapping[str, Scores]):
 
 def as_evaluation(results: Scores | Evaluation) -> Evaluation:
     """Scores as the evaluation of one model."""
-    return results if isinstance(results, Evaluation) else Evaluation([results])
+    return results if isinstance(results, Evaluation) else Evaluation([results], notices=results.source.notices)
 
 
 def paired_values(batch: PredictionBatch) -> Tensor:

@@ -116,7 +116,9 @@ class Estimate:
     error_bound: float | None = None
 
     def __str__(self) -> str:
-        interval = "" if math.isnan(self.low) else f" ({self.low:.4g} to {self.high:.4g})"
+        interval = f" ({self.low:.4g} to {self.high:.4g})"
+        if math.isnan(self.low) or math.isinf(self.value):
+            interval = ""
         return f"{self.value:.4g}{interval}"
 
     @classmethod

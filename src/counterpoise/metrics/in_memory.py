@@ -160,8 +160,9 @@ def compare(
                 f"{name!r} has {size[0]} classes and {size[1]} OOD samples, {first!r} has {sizes[first][0]} and "
                 f"{sizes[first][1]}: models are compared on the same samples"
             )
+    notices = [f"{each.source.name}: {notice}" for each in found for notice in each.source.notices]
     if not several:
-        return Evaluation(found)
+        return Evaluation(found, notices=notices)
     pairs = None
     if not multilabel:  # decisions about one sample are not independent
         known = [(place, str(key)) for place, key in enumerate(PAIRED) if all(key in each for each in found)]
@@ -170,7 +171,8 @@ def compare(
             for one, other in combinations(range(len(found)), 2)
         }
     headlines = [state.headline for state in states]
-    return Evaluation(found, compare_states(found, headlines, level=level, pairs=pairs, clustered=options.clustered))
+    comparison = compare_states(found, headlines, level=level, pairs=pairs, clustered=options.clustered)
+    return Evaluation(found, comparison, notices)
 
 
 def _require_names(models: Any) -> None:
@@ -265,7 +267,9 @@ def _groups(by: Mapping[str, Iterable[Any]], samples: int) -> dict[str, Column]:
 
 def _scores(state: ScoreState, table: PredictionTable, *, name: str) -> Scores:
     names = None if table.class_names is None or table.decisions > 1 else list(table.class_names)
-    return replace(state.compute(), class_names=names, source=Source(name=name, notices=state.notices()))
+    kind = "multilabel" if state.options.clustered else table.kind
+    source = Source(name=name, kind=kind, notices=state.notices())
+    return replace(state.compute(), class_names=names, source=source)
 
 
 def _ood_table(table: PredictionTable, logits: Any, probabilities: Any, confidence: Any) -> PredictionTable:

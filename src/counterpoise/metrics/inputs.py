@@ -20,11 +20,12 @@ from counterpoise.metrics.labels import label_indices
 Kind = Literal["logits", "probabilities", "confidence"]
 
 SUM_TOLERANCE = 0.05
-"""How far from 1 a row of probabilities may sum; beyond, it is refused. It is what rounding can do to ten classes of
-two decimals, or a hundred of three."""
-_EXACT = {torch.bfloat16: 1e-2}
-_EXACT_BY_DEFAULT = 1e-3
-"""Up to here, by dtype, a sum differs from 1 by the arithmetic that made it; beyond, the row is renormalised."""
+"""How far from 1 a row of probabilities may sum, arithmetic aside; beyond, it is rejected. It is what rounding can do
+to ten classes of two decimals, or a hundred of three."""
+_EXACT = {torch.bfloat16: 2.0**-7}
+_EXACT_BY_DEFAULT = 2.0**-10
+"""Up to here, by dtype, a sum differs from 1 by the arithmetic that made it; beyond, the row is renormalised. No sum of
+up to five decimals is that far from 1, so a last bit never decides whether rounded rows are renormalised."""
 
 ONLY_CONFIDENCE = "only the confidence of the predicted class is known; it needs the probabilities of all classes"
 
@@ -40,6 +41,7 @@ class PredictionBatch:
         log_label: log-probability of the label `[n]`, or None without labels and beside a confidence alone.
         in_distribution: `[n]` boolean, or None.
         renormalised: rows whose probabilities were rounded, and summed to 1 only after this.
+        seem_probabilities: whether these are logits, and each row lies in [0, 1] and sums to 1.
     """
 
     probabilities: Tensor
@@ -48,6 +50,7 @@ class PredictionBatch:
     log_label: Tensor | None
     in_distribution: Tensor | None
     renormalised: int = 0
+    seem_probabilities: bool = False
 
     def __len__(self) -> int:
         return len(self.probabilities)
@@ -125,7 +128,7 @@ class PredictionTable:
         counted = self.kept(start, stop)
         rows = self.first_row + counted
         kept = slice(start, stop) if self.valid is None else counted  # a view, not a copy, where all count
-        values = self.values[kept]
+        values = self.values[kept].contiguous()  # the sum of a row may depend on its layout in memory
         labels, inside = (None if column is None else column[kept] for column in (self.labels, self.in_distribution))
         if self.kind == "confidence":
             _refuse_outside(values, rows, 1, "confidence")
@@ -281,14 +284,21 @@ def _from_logits(logits: Tensor, labels: Tensor | None, inside: Tensor | None, r
         # log p_y = z_y - z_max + log p_max: as exact as a log-softmax, of one column instead of K.
         of_label = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
         log_label = of_label - largest + probabilities.amax(-1).log()
-    return PredictionBatch(probabilities, labels, logits, log_label, inside)
+    # Most logits are told from probabilities by their first row.
+    seem_probabilities = _sum_to_one(logits[:1]) and _sum_to_one(logits)
+    return PredictionBatch(probabilities, labels, logits, log_label, inside, seem_probabilities=seem_probabilities)
+
+
+def _sum_to_one(rows: Tensor) -> bool:
+    """Whether no number of any row is negative, and each row sums to about 1."""
+    return bool(((rows.amin(-1) >= 0) & ((rows.sum(-1) - 1).abs() <= SUM_TOLERANCE)).all())
 
 
 def _from_probabilities(values: Tensor, labels: Tensor | None, inside: Tensor | None, rows: Tensor) -> PredictionBatch:
     exact = _EXACT.get(values.dtype, _EXACT_BY_DEFAULT)
     values = upcast(values)
     off = (values.sum(-1) - 1).abs()
-    _refuse(~((values.amin(-1) >= 0) & (off <= SUM_TOLERANCE)), values, rows, _describe_bad_probabilities)
+    _refuse(~((values.amin(-1) >= 0) & (off <= SUM_TOLERANCE + exact)), values, rows, _describe_bad_probabilities)
     rounded = off > exact
     if renormalised := int(rounded.sum()):
         values = torch.where(rounded.unsqueeze(-1), values / values.sum(-1, keepdim=True), values)

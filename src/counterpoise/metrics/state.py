@@ -33,7 +33,7 @@ from counterpoise.metrics.summary import group_scores, scores_of
 from counterpoise.metrics.trial import TrialSample
 
 STATE_SCHEMA = "counterpoise.score_state"
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 
 class ScoreState:
@@ -59,7 +59,8 @@ class ScoreState:
         self.classes, self.options = classes, options or ScoreOptions()
         self.clean, self.corrupted = (Headline(classes=classes, options=self.options) for _ in range(2))
         self.groups: dict[GroupKey, list[Sums]] = {}
-        self.unlabelled = self.corrupted_samples = self.renormalised = 0
+        self.unlabelled = self.corrupted_samples = self.renormalised = self.impossible = 0
+        self.seem_probabilities = True
         self.names: dict[str, dict[str, None]] = {}
         self._numbered = 0
 
@@ -140,6 +141,8 @@ class ScoreState:
         corrupted, groups = is_corrupted(columns, len(keys)), list(group_rows(columns))
         codes = group_codes(groups, len(keys))
         self.renormalised += batch.renormalised
+        self.impossible += 0 if batch.log_label is None else int((batch.log_label == -torch.inf).sum())
+        self.seem_probabilities &= batch.seem_probabilities
         self.corrupted_samples += int(corrupted.sum())
         if not corrupted.all():
             self.clean.add(_taken(batch, ~corrupted), keys[~corrupted], codes[~corrupted], options=self.options)
@@ -178,6 +181,8 @@ class ScoreState:
                 accumulate(own, found)
         self.unlabelled += other.unlabelled
         self.renormalised += other.renormalised
+        self.impossible += other.impossible
+        self.seem_probabilities &= other.seem_probabilities
         self.corrupted_samples += other.corrupted_samples
         self._numbered += other._numbered
         for column, values in other.names.items():
@@ -214,6 +219,16 @@ class ScoreState:
             found.append(
                 f"{self.renormalised:,} rows of probabilities were rounded: they summed to 1 within {SUM_TOLERANCE} "
                 "and were renormalised"
+            )
+        if self.impossible:
+            found.append(
+                f"the label of {self.impossible:,} rows has the probability 0, for which the NLL is infinite; if "
+                "probabilities were rounded, write them with more digits, or write logits"
+            )
+        if self.samples and self.seem_probabilities:
+            found.append(
+                "every row of logits lies in [0, 1] and sums to 1, as probabilities do; if they are some, pass "
+                "probabilities= (on the command line, --probabilities and the same columns)"
             )
         if self.classes == 1:
             found.append(
@@ -270,6 +285,8 @@ class ScoreState:
             "groups": list(self.groups),
             "unlabelled": self.unlabelled,
             "renormalised": self.renormalised,
+            "impossible": self.impossible,
+            "seem_probabilities": self.seem_probabilities,
             "corrupted_samples": self.corrupted_samples,
             "numbered": self._numbered,
             "names": {column: list(values) for column, values in self.names.items()},
@@ -325,6 +342,7 @@ class ScoreState:
             ]
         state.unlabelled, state.corrupted_samples = document["unlabelled"], document["corrupted_samples"]
         state._numbered, state.renormalised = document["numbered"], document["renormalised"]
+        state.impossible, state.seem_probabilities = document["impossible"], document["seem_probabilities"]
         for column, values in document["names"].items():
             state.describe(column, values)
         return state

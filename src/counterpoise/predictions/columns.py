@@ -134,7 +134,6 @@ class Layout:
         one_hot: whether labels are rows with a single 1.
         scale: that values are multiplied by.
         sigmoid: whether the values of a multilabel table are logits.
-        decimals: that probabilities were rounded to, where rows show it by not summing to 1.
         descriptive: of what is known of samples, such as their domain, the column that says it.
         by: columns that samples are grouped by, beside those of known names.
         ignored: columns that mean nothing here.
@@ -157,7 +156,6 @@ class Layout:
     one_hot: bool = False
     scale: float = 1.0
     sigmoid: bool = False
-    decimals: int | None = None
     descriptive: Mapping[str, str] = field(default_factory=dict)
     by: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -180,9 +178,6 @@ class Layout:
             positive = f"y = {1 if self.class_names is None else self.class_names[1]}"
             parts[0] += f", taken as {f'P({positive})' if self.kind == 'probabilities' else f'the logit of {positive}'}"
         parts += [f"{what} from {span(names)}" for what, names in self._others() if names]
-        if self.decimals is not None:
-            least = 0.5 * 10.0**-self.decimals
-            parts.append(f"rounded to {self.decimals} decimals, so rows are normalised, and 0 is less than {least:g}")
         if self.ignored:
             parts.append(f"ignored: {some(self.ignored)}")
         return "; ".join(parts)

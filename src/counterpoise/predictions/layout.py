@@ -94,27 +94,12 @@ def _values(columns: dict[str, Any], layout: Layout, first_row: int) -> Array:
     values = _raw_values(columns, layout, first_row)
     if layout.scale != 1:
         values = values * values.dtype.type(layout.scale)
-    if layout.decimals is not None:
-        return _unrounded(values, layout.decimals)
     if layout.is_binary:
         return np.concatenate([1 - values if layout.kind == "probabilities" else np.zeros_like(values), values], -1)
     if layout.sigmoid:
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-values))
     return values if layout.members is None else values.reshape(len(values), layout.members, layout.classes)
-
-
-def _unrounded(values: Array, decimals: int) -> Array:
-    """Rounded probabilities with rows that sum to 1 where rounding explains that they do not.
-
-    A value of 0 was below half a unit u of the last decimal: where all such values are as likely, its logarithm is
-    log(u / 2) - 1 on average.
-    """
-    unit = 10.0**-decimals
-    total = values.sum(-1, keepdims=True)
-    explained = np.abs(total - 1) <= 0.5 * unit * values.shape[-1] + unit
-    filled = np.where(values == 0, unit / 2 / np.e, values)
-    return np.where(explained, filled / filled.sum(-1, keepdims=True), values).astype(values.dtype)
 
 
 def _raw_values(columns: dict[str, Any], layout: Layout, first_row: int) -> Array:

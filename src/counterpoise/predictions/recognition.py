@@ -60,14 +60,10 @@ from counterpoise.predictions.sample import (
     seems_number,
     sums_to,
     texts_in,
-    values_of,
 )
 from counterpoise.predictions.table import Kind, PredictionFileError
 
 _MOST_NAMES = 1000
-_DECIMALS = range(2, 7)
-_ARITHMETIC = 1e-7
-"""How far float32 may be from a decimal number, or a sum of some from 1."""
 
 
 def find_layout(
@@ -121,7 +117,6 @@ def find_layout(
         _require_effect(names, layout, chosen)
         require_comparable(sample, layout)
     _require_unit(sample, layout, percent=chosen.percent)
-    layout = replace(layout, decimals=None if chosen.percent else _decimals(sample, layout))
     if layout.class_names is not None and len(layout.class_names) != layout.classes:
         raise PredictionFileError(
             f"there are {len(layout.class_names)} class names for {layout.classes} classes: {some(layout.class_names)}"
@@ -280,17 +275,6 @@ def _require_unit(sample: pa.RecordBatch, layout: Layout, *, percent: bool) -> N
     if percent:
         raise PredictionFileError(f"{found}: leave out --percent")
     raise AmbiguousInputError(f"{found}, not 1", [({"percent": True}, "")])
-
-
-def _decimals(sample: pa.RecordBatch, layout: Layout) -> int | None:
-    """What probabilities were rounded to. A forest of 100 trees gives hundredths too, but its rows sum to 1."""
-    if layout.kind != "probabilities" or layout.is_binary or layout.members is not None:
-        return None
-    values = values_of(sample, layout.values)
-    if values is None or not sums_to(sample, layout.values, 1) or (abs(values.sum(-1) - 1) < _ARITHMETIC).all():
-        return None
-    found = (places for places in _DECIMALS if (abs(values - values.round(places)) < _ARITHMETIC).all())
-    return next(found, None)
 
 
 def _top_label(sample: pa.RecordBatch, confidence: str, chosen: Columns) -> Layout:

@@ -53,9 +53,9 @@ def as_html(evaluation: Evaluation) -> str:
         note = f"✓ better than {escape(readable(name_of(models[0])))}, ✗ worse, beyond chance"
         body += f"<div>{_table(differences)}<small>{note}</small></div>"
     diagrams = f'<div class="cp-row">{diagrams}</div>'
-    return (
-        f'<div class="counterpoise"><style>{_STYLE}</style>{verdicts}<div class="cp-row">{diagrams}{body}</div></div>'
-    )
+    notes = "".join(f"<p><small>Note: {escape(readable(notice))}</small></p>" for notice in evaluation.notices)
+    row = f'<div class="cp-row">{diagrams}{body}</div>'
+    return f'<div class="counterpoise"><style>{_STYLE}</style>{verdicts}{row}{notes}</div>'
 
 
 def _table(source: Table) -> str:

@@ -382,7 +382,7 @@ def value_and_interval(info: MetricInfo, estimate: Estimate | None, *, signed: b
     if math.isnan(estimate.value):
         return "undefined"
     value = number(info, estimate.value, signed=signed)
-    if math.isnan(estimate.low):
+    if math.isnan(estimate.low) or math.isinf(estimate.value):
         return value
     value += "" if estimate.low <= estimate.value <= estimate.high else outside
     return f"{value} ({number(info, estimate.low, signed=signed)} to {number(info, estimate.high, signed=signed)})"

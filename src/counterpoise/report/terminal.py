@@ -113,6 +113,11 @@ def as_text(
     return "\n\n".join(parts)
 
 
+def notices(evaluation: Evaluation, *, screen: Screen) -> list[str]:
+    """What is to be known of the input, as paragraphs."""
+    return [wrapped(f"Note: {notice}", min(MOST_COLUMNS, screen.width)) for notice in evaluation.notices]
+
+
 def all_tables(evaluation: Evaluation) -> list[Table]:
     """All metrics, paired differences, and for each model its trials, corruptions and groups."""
     found = [

@@ -18,8 +18,9 @@ Results = Scores | Evaluation
 
 def text(results: Results) -> str:
     """The key metrics, as wide as the terminal; without colour, because text may go anywhere."""
-    screen = terminal.Screen(terminal.this_screen().width)
-    return terminal.as_text(as_evaluation(results), risk=DEFAULT_RISK, screen=screen, rest="to_pandas() has them")
+    evaluation, screen = as_evaluation(results), terminal.Screen(terminal.this_screen().width)
+    shown = terminal.as_text(evaluation, risk=DEFAULT_RISK, screen=screen, rest="to_pandas() has them")
+    return "\n\n".join([shown, *terminal.notices(evaluation, screen=screen)])
 
 
 def html(results: Results) -> str:

@@ -260,7 +260,8 @@ def at_temperature(batch: PredictionBatch, temperature: float) -> PredictionBatc
         valid=None,
         in_distribution=batch.in_distribution,
     )
-    return replace(scaled.checked_rows(), renormalised=batch.renormalised)
+    found = scaled.checked_rows()
+    return replace(found, renormalised=batch.renormalised, seem_probabilities=batch.seem_probabilities)
 
 
 def _is_outside(batch: FileBatch) -> Mask:
