@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from benchmarks.reporting import Check, finish, progress
+from benchmarks.step_times import step_times
 from counterpoise.data.augment import Augmentation
 from counterpoise.data.images import Images, load_images
 from counterpoise.data.memory import MemoryLoader
-from counterpoise.doctor.throughput import step_times
 from counterpoise.models import Backbone
 from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import DataOptions, EngineOptions, OptimizerOptions, Recipe

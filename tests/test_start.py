@@ -74,7 +74,7 @@ MISTAKES = {
     ("export", "empty", "--to", "onnx"): (1, "is no run"),
     ("export", "run", "--to", "onnx", "--out", "empty"): (1, "is a folder"),
     ("export", "run", "--to", "pt2", "--temperature", "nothing.json"): (1, "nor a number, nor a file"),
-    ("doctor", "--seconds", "-1"): (2, "--seconds must be positive"),
+    ("info", "--nonsense"): (2, "nonsense"),
 }
 
 

@@ -1,10 +1,11 @@
-"""What the engine costs: its steps against those of a hand-written loop, in turn."""
+"""Steps of the engine and of a hand-written loop, timed in turn."""
 
-import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 import lightning as L  # noqa: N812
@@ -15,21 +16,13 @@ from torch import Tensor, nn
 from counterpoise._extras import require
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
-from counterpoise.doctor.bench import Bench, Finding, Skipped, gratings, recipe_for
-from counterpoise.doctor.runs import synchronise, trained
 from counterpoise.recipes.config import OptimizerOptions, Recipe
+from counterpoise.training.data import from_images
 from counterpoise.training.devices import mixed_precision
-from counterpoise.training.engine import device_type
+from counterpoise.training.engine import device_type, fit
+from counterpoise.training.folder import RunFolder
 from counterpoise.training.networks import recipe_models
-
-RATIO_LIMIT = 1.05
-"""Time of a step through the engine over that of a bare one, on a quiet machine."""
-
-RATIO_FAILED = 1.25
-"""Beyond this it is not the machine; between the two it may be."""
-
-SHORT_STEP = 0.01
-"""Seconds; of a bare step below this, the milliseconds that any engine needs are a large part, and only a warning."""
+from counterpoise.training.progress import quiet
 
 _BARE_BATCHES = 20
 _PRECISIONS = ("float32", "bfloat16")
@@ -54,8 +47,7 @@ def step_times(
     *,
     block: int,
     blocks: int,
-    deadline: float = math.inf,
-    say: Callable[[str], None] = lambda _: None,
+    say: Callable[[str], None],
 ) -> StepTimes:
     """Steps of MTE-1 through the engine and in a bare loop, blocks in turn.
 
@@ -64,14 +56,18 @@ def step_times(
         images: to train on; one epoch of them must hold `block * (blocks + 1)` steps.
         block: steps in a row.
         blocks: how many are timed; one more comes before, and warms up.
-        deadline: by `time.monotonic`; a block that is not full by then is left out.
         say: shows a line of progress.
     """
     if recipe.method != "mte1" or recipe.engine.precision not in _PRECISIONS:
         raise ValueError(f"the bare loop is of mte1 in {' or '.join(_PRECISIONS)}")
     recipe = replace(recipe, engine=replace(recipe.engine, checkpoint_steps=None))
-    turns = TakeTurns(bare_loop(recipe, images), recipe, block=block, blocks=blocks, deadline=deadline, say=say)
-    trained(recipe, images, callbacks=[turns])
+    turns = TakeTurns(bare_loop(recipe, images), recipe, block=block, blocks=blocks, say=say)
+    models = recipe_models(recipe, classes=len(images.classes), channels=images.pixels.shape[1])
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        run = RunFolder(Path(folder))
+        run.checkpoints.mkdir()
+        objective = recipe.objective(models(recipe.seed))
+        fit(recipe, run, objective, from_images(recipe, images), resume_from=None, callbacks=[turns])
     return StepTimes(tuple(turns.engine), tuple(turns.bare))
 
 
@@ -85,19 +81,16 @@ class TakeTurns(L.Callback):
         *,
         block: int,
         blocks: int,
-        deadline: float,
         say: Callable[[str], None],
     ) -> None:
         self.other, self.device = other, device_type(recipe.engine)
-        self.block, self.blocks, self.deadline, self.say = block, blocks, deadline, say
+        self.block, self.blocks, self.say = block, blocks, say
         self.engine: list[float] = []
         self.bare: list[float] = []
         self._since = 0.0
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Measure whenever a block is full; the first, which warms up, does not count."""
-        if time.monotonic() > self.deadline:
-            trainer.should_stop = True
         if trainer.should_stop or trainer.global_step % self.block:
             return
         now = self._clock()
@@ -114,7 +107,8 @@ class TakeTurns(L.Callback):
         self._since = self._clock()
 
     def _clock(self) -> float:
-        synchronise(self.device)
+        if self.device != "cpu":
+            torch.accelerator.synchronize()
         return time.process_time() if self.device == "cpu" else time.perf_counter()
 
 
@@ -161,31 +155,6 @@ def _bare_optimizer(options: OptimizerOptions, rates: Mapping[nn.Module, float])
         momentum=options.momentum,
         nesterov=options.nesterov,
         weight_decay=options.weight_decay,
-    )
-
-
-def throughput(bench: Bench) -> Finding:
-    """A step through the engine takes little more than a bare one; between the two limits it is a warning."""
-    setting, block, blocks = bench.scale.training, bench.scale.block, bench.scale.blocks
-    recipe = recipe_for(setting, device=bench.device)
-    images = gratings((block * (blocks + 1) + 1) * setting.batch, pixels=setting.pixels)
-    times = step_times(
-        recipe,
-        images,
-        block=block,
-        blocks=blocks,
-        deadline=bench.deadline,
-        say=lambda text: bench.say(f"{bench.name}: {text}"),
-    )
-    if len(times.bare) < 2:
-        raise Skipped("the time was up after less than two blocks of steps")
-    rate = setting.batch / min(times.engine)
-    return bench.finding(
-        times.ratio,
-        RATIO_LIMIT,
-        "of a bare step",
-        passed=times.ratio <= RATIO_FAILED or min(times.bare) < SHORT_STEP,
-        detail=f"{1e3 * min(times.engine):.1f} ms against {1e3 * min(times.bare):.1f} ms, {rate:,.0f} images/s",
     )
 
 
