@@ -24,6 +24,14 @@ multiprocessing.get_context("forkserver").set_forkserver_preload(
 )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever starts programs is slow: their server imports the engine."""
+    for item in items:
+        if "programs" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _fixed_threads() -> None:
     """One thread against two changes float results; every run of the tests uses the same number."""

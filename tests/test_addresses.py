@@ -133,6 +133,7 @@ def test_other_schemes_are_read_through_fsspec():
         as_path("no-such-scheme://x/y").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manifest", [True, False])
 def test_shards_in_a_store_score_as_local_ones(store, folder, manifest):
     shards(folder, manifest=manifest)
@@ -167,6 +168,7 @@ def test_every_format_is_read_from_a_store(store, folder):
         assert np.array_equal(here.ids, there.ids)
 
 
+@pytest.mark.slow
 def test_each_byte_is_fetched_once(store, folder):
     folder.mkdir(exist_ok=True)
     for part in range(3):
@@ -178,6 +180,7 @@ def test_each_byte_is_fetched_once(store, folder):
     assert store.bytes_sent() - before < 1.05 * size
 
 
+@pytest.mark.slow
 def test_a_large_file_is_read_in_pieces_with_its_checksums(store, folder, monkeypatch):
     monkeypatch.setattr(digests, "FETCHED_WHOLE", 1000)
     path = folder / "p.parquet"
@@ -194,6 +197,7 @@ def test_a_large_file_is_read_in_pieces_with_its_checksums(store, folder, monkey
         list(open_predictions(where).batches())
 
 
+@pytest.mark.slow
 def test_a_run_is_read_from_a_store(store, folder):
     recipe = small_recipe("ce", epochs=1)
     train(recipe, folder / "run", data=small_data(recipe, test=False), page=False)

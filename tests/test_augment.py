@@ -120,6 +120,7 @@ def test_the_number_of_workers_changes_no_batch():
     assert same(found[0], found[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stop", [0, 1, 4, 5])
 def test_batches_resume_where_they_stopped(workers, stop):
@@ -246,6 +247,7 @@ def test_mixing_is_torchvisions_under_the_key_of_the_batch(mixing, by_hand):
     assert images.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.slow
 def test_one_of_both_by_a_fair_coin():
     """Mixup keeps no pixel of any image as it was; CutMix all of them, somewhere."""
     images = normalised(IMAGES.pixels, IMAGES.mean, IMAGES.std)
@@ -260,6 +262,7 @@ def test_one_of_both_by_a_fair_coin():
 # Classes of different sizes
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(0, 5))
 @settings(max_examples=60)
 def test_each_class_is_drawn_equally_often(labels, epoch):

@@ -61,6 +61,7 @@ def by_hand(recipe, *, transform=None, mix=None, weights=None):
 CROPPED = v2.Compose([v2.RandomResizedCrop((8, 8), scale=(0.7, 1.0)), v2.RandAugment()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options", "loop"),
     [
@@ -92,6 +93,7 @@ def test_weights_are_those_of_torchs_cross_entropy(tmp_path):
     assert label_weights(torch.tensor([2]), data.class_weights) == expected[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -108,6 +110,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, method, options):
     assert ending(tmp_path / "broken") == ending(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_run(tmp_path):
     """Those that are left to the garbage collector are waited for, five seconds each."""
     recipe = small_recipe("ce", data=DataOptions(validation=20, padding=1, augment=BOTH, workers=2))

@@ -59,6 +59,7 @@ def step_of(images):
 # A shared trunk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize(
     ("make", "after", "shape", "lr"),
@@ -123,6 +124,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_trunk_gets_the_gradient_of_the_primarys_loss_alone(name):
     make, after = NETWORKS[name]

@@ -136,6 +136,7 @@ def ever(*, streams, windows, samples, right, level=0.95):
     return raised
 
 
+@pytest.mark.slow
 def test_without_a_change_few_streams_ever_alarm():
     raised = ever(streams=200, windows=150, samples=20, right=VALUES, level=0.8)
     assert set(raised) == set(PARTS)
@@ -150,6 +151,7 @@ def test_with_a_change_the_right_alarm_is_raised():
     assert not bool(raised["confidence"].any())
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.permutations(range(6)))
 def test_the_order_within_a_window_does_not_matter(order):

@@ -163,6 +163,7 @@ def test_the_description_is_readable_and_has_no_import_path(tmp_path):
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["temperature", "isotonic"])
 def test_a_file_with_any_byte_changed_or_missing_is_refused(name, tmp_path):
     path = tmp_path / "calibrator.safetensors"

@@ -136,6 +136,7 @@ class LargestTensor(TorchDispatchMode):
         return found
 
 
+@pytest.mark.slow
 def test_vector_scaling_makes_nothing_of_the_size_of_a_matrix():
     samples, classes = 20, 300
     logits, labels = torch.randn(samples, classes), torch.arange(samples)
@@ -169,6 +170,7 @@ def test_dirichlet_calibration_reaches_the_minimum_that_scipy_finds(off_diagonal
     np.testing.assert_allclose(same(features), calibration(logits), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_dirichlet_calibration_chooses_what_cross_validation_with_scipy_chooses():
     logits, labels = example(5, n=80, k=3)
     features, fold = log_softmax(logits, -1), fold_of_each(80).numpy()

@@ -58,6 +58,7 @@ def test_a_table_for_one_model(folder, monkeypatch, capsys):
     assert "400 corrupted samples" in err
 
 
+@pytest.mark.slow
 def test_a_comparison_marks_what_is_beyond_chance(folder, monkeypatch, capsys):
     models = [folder / "honest.parquet", folder / "loud.parquet"]
     foreign = [folder / "honest_ood.parquet", folder / "loud_ood.parquet"]
@@ -70,6 +71,7 @@ def test_a_comparison_marks_what_is_beyond_chance(folder, monkeypatch, capsys):
     assert not any("*" in line for line in accuracy)  # scaling changes no prediction
 
 
+@pytest.mark.slow
 def test_every_other_form(folder, monkeypatch, capsys):
     models = [folder / "honest.parquet", folder / "loud.parquet"]
     _, out, _ = run(monkeypatch, capsys, "evaluate", *models, "--json")
@@ -87,6 +89,7 @@ def test_every_other_form(folder, monkeypatch, capsys):
     assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") == 9
 
 
+@pytest.mark.slow
 def test_report_and_figures(folder, tmp_path, monkeypatch, capsys):
     page, figures = tmp_path / "report.html", tmp_path / "figures"
     arguments = [folder / "loud.parquet", "--html", page, "--figures", figures, "--risk", "0.3", "--bins", "10"]
@@ -209,6 +212,7 @@ def test_a_reader_that_goes_away_is_no_error(folder, programs):
     assert done.returncode == 141  # and not that of success: what came after it is not done
 
 
+@pytest.mark.slow
 def test_other_commands_need_none_of_the_report_s_libraries():
     code = (
         "import sys; sys.argv = ['counterpoise', 'info']\n"

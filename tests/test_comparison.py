@@ -60,6 +60,7 @@ def test_standard_errors_are_those_of_the_mean_difference():
         assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sharper", "repetitions", "fewest"),
     [
@@ -117,6 +118,7 @@ def test_best_is_named_only_beyond_chance():
     assert best(Key.FPR_AT_TPR95, [0.9, 0.7, 0.8], ood="unknown") is None
 
 
+@pytest.mark.slow
 def test_naming_the_best_of_more_models_takes_wider_intervals():
     labels, first, second = two_models(1000, 2)
     pair, triple = compared(labels, first, second), compared(labels, first, second, first + second)
@@ -153,6 +155,7 @@ def files(tmp_path, labels, models, *, ids=None, orders=None, foreign=None):
     return paths, beside
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text_ids", [False, True])
 def test_files_in_another_order_give_the_same_comparison(tmp_path, text_ids):
     labels, first, second = two_models(900, 4, sharper=1.5)
@@ -171,6 +174,7 @@ def test_files_in_another_order_give_the_same_comparison(tmp_path, text_ids):
             assert (estimate.low, estimate.high) == pytest.approx((same.low, same.high), rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_confident_rows_first_do_not_change_the_comparison(tmp_path):
     labels, first, second = two_models(600, 8, sharper=1.5)
     straight = score_files(files(tmp_path, labels, [first, second])[0])
@@ -204,6 +208,7 @@ def test_samples_of_another_kind_are_others(tmp_path, column):
     assert score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"]).comparison is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [str, str.upper])
 def test_classes_in_another_order_are_compared_by_name(tmp_path, written):
     labels, first, second = two_models(300, 6)
@@ -221,6 +226,7 @@ def test_classes_in_another_order_are_compared_by_name(tmp_path, written):
         assert found.differences[0].estimates[key].value == pytest.approx(value, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ids", [np.arange(50), np.arange(1000, 1200), np.r_[np.arange(199), 5000]], ids=len)
 def test_other_foreign_samples_are_not_compared(tmp_path, ids):
     labels, first, second = two_models(300, 6)
@@ -232,6 +238,7 @@ def test_other_foreign_samples_are_not_compared(tmp_path, ids):
     assert any("OOD is not compared" in notice for notice in evaluation.notices)
 
 
+@pytest.mark.slow
 def test_files_that_share_no_sample_are_asked_about(tmp_path):
     labels, first, _ = two_models(300, 6)
     paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
@@ -250,6 +257,7 @@ def test_files_that_share_no_sample_are_asked_about(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["other ids", "fewer rows", "other labels"])
 def test_other_samples_are_not_compared(tmp_path, change):
     labels, first, second = two_models(300, 6)
@@ -269,6 +277,7 @@ def test_other_samples_are_not_compared(tmp_path, change):
     assert [model.source.name for model in evaluation.models] == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_the_same_numbers_as_text_are_the_same_ids(tmp_path):
     labels, first, second = two_models(300, 6)
     for name, logits, ids in (("a", first, np.arange(300)), ("b", second, np.arange(300).astype(str))):
@@ -276,6 +285,7 @@ def test_the_same_numbers_as_text_are_the_same_ids(tmp_path):
     assert score_files([tmp_path / "a.parquet", tmp_path / "b.parquet"]).comparison is not None
 
 
+@pytest.mark.slow
 @given(st.text(), st.text())
 def test_texts_that_differ_have_keys_that_differ(one, other):
     assert (sample_keys([one])[0] == sample_keys([other])[0]) == (one == other)
@@ -293,6 +303,7 @@ def test_likeness_is_the_share_of_ids_in_common(start, count):
     assert sets[0].likeness(sets[1]) == pytest.approx(common / together, abs=0.07)
 
 
+@pytest.mark.slow
 def test_the_same_file_twice_gets_two_names(tmp_path):
     labels, first, _ = two_models(300, 7)
     write_predictions(tmp_path / "a.parquet", Predictions.of(logits=first, labels=labels))
@@ -301,6 +312,7 @@ def test_the_same_file_twice_gets_two_names(tmp_path):
     assert evaluation.comparison is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [10_000, 300_000])
 def test_the_error_of_a_rate_at_a_threshold_does_not_depend_on_how_coarse_the_cells_are(samples):
     """Of two normals, 2 apart: by the delta method, from the variance of the quantile and of the rate there."""
@@ -319,6 +331,7 @@ def test_the_error_of_a_rate_at_a_threshold_does_not_depend_on_how_coarse_the_ce
     assert found == pytest.approx(expected, rel=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", ["domain", "corruption"])
 def test_ids_that_come_again_in_every_domain_are_paired_within_it(tmp_path, known):
     """Of clean samples by domain, of corrupted ones by what was done to them."""

@@ -106,6 +106,7 @@ def test_sets_grow_as_alpha_falls(seed, alpha, other, score, by_class):
     assert bool((large | ~small).all())
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=seeds, alpha=levels, score=st.sampled_from(SET_SCORES), by=st.sampled_from(["all", "class", "slice"]))
 def test_the_order_of_samples_and_of_classes_changes_nothing(seed, alpha, score, by):
@@ -277,6 +278,7 @@ def test_p_values_are_those_of_scipy(counts, risk):
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds, risk=st.floats(0.01, 0.4), delta=st.floats(0.01, 0.5))
 def test_every_threshold_down_to_the_chosen_one_passes_the_test_and_the_next_does_not(seed, risk, delta):

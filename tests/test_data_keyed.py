@@ -130,6 +130,7 @@ def test_a_hashed_share_is_exactly_the_share(rows, share):
     assert len(hold_out_hashed(rows, size=share, seed=0)) == round(share * rows)
 
 
+@pytest.mark.slow
 def test_every_row_is_as_likely_to_be_held_out():
     """Of 11 rows 6, over 10,000 seeds: each within five standard deviations of 6 / 11."""
     held = torch.cat([hold_out_hashed(11, size=6, seed=seed) for seed in range(10_000)])

@@ -53,6 +53,7 @@ def test_every_sample_once_over_all_ranks(n, local, world, shuffle, drop_last, e
     assert len(ids) == len(set(ids)) == (n // batch * batch if drop_last else n)
 
 
+@pytest.mark.slow
 @given(st.integers(8, 60), st.integers(1, 4), st.integers(1, 3))
 def test_ranks_share_the_batches_of_one_process(n, local, world):
     samples, batch = images(n), local * world
@@ -63,6 +64,7 @@ def test_ranks_share_the_batches_of_one_process(n, local, world):
             assert same([shares[rank][number]], [tuple(each[rank::world] for each in whole)])
 
 
+@pytest.mark.slow
 @given(st.integers(1, 40), st.integers(1, 6), st.booleans(), st.data())
 def test_resuming_at_any_batch_gives_the_rest_of_the_epoch(n, batch, drop_last, data):
     samples = images(n)
@@ -111,6 +113,7 @@ def test_state_counts_the_batch_before_it_is_worked_on():
         assert each.state_dict()["consumed"] == number
 
 
+@pytest.mark.slow
 @given(st.integers(2, 40), st.data())
 def test_pruned_samples_stay_out_and_the_order_of_the_others_stays(n, data):
     each = loader(images(n), batch=1)

@@ -36,6 +36,7 @@ def write(path, pixels, labels, *, image="image", label="label", group=4, domain
     pq.write_table(pa.table(table), path, row_group_size=group)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "split", "rows"), [("cifar10", "train", 50_000), ("pacs_64", "all", 9991)])
 def test_the_tables_mean_and_std_are_those_of_the_data(real_data, name, split, rows):
     """Of every so many rows; the tolerance is what 3,000 images may differ from all by."""
@@ -64,6 +65,7 @@ def test_parts_and_copies_are_what_the_table_says(real_data, name, split, rows, 
     assert images.note == SETS[name].note != ""
 
 
+@pytest.mark.slow
 def test_pacs_leaves_one_domain_out(real_data):
     root = real_data("pacs_64")
     rows = {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}

@@ -71,6 +71,7 @@ def ids_of(batches) -> list[int]:
     return [int(row) for batch in batches for row in batch.ids]
 
 
+@pytest.mark.slow
 @few
 @given(
     st.integers(1, 6), st.integers(1, 3), st.integers(1, 60), st.booleans(), st.booleans(), st.sets(st.integers(0, 52))
@@ -125,6 +126,7 @@ def test_shares_of_all_readers_cover_the_rows_once(rows, local, world, readers, 
     assert sorted(covered) == list(range(rows // batch * batch if drop_last else rows))
 
 
+@pytest.mark.slow
 @few
 @given(st.integers(1, 9), st.integers(1, 30), st.booleans(), st.integers(0, 3), st.data())
 def test_resuming_at_any_batch_gives_the_rest_of_the_epoch(folder, batch, window, drop_last, epoch, data):
@@ -143,6 +145,7 @@ def test_resuming_at_any_batch_gives_the_rest_of_the_epoch(folder, batch, window
     assert same(list(second), whole)
 
 
+@pytest.mark.slow
 @many_workers
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_workers_deliver_and_resume_what_they_promise(folder, tmp_path, drop_last):
@@ -218,6 +221,7 @@ def test_the_broken_image_of_a_window_is_named_by_its_own_file(tmp_path):
         list(stream(tmp_path, batch=5, window=5))
 
 
+@pytest.mark.slow
 def test_a_large_row_group_is_not_held_at_once(tmp_path):
     """10,000 rows of 3 kB in one row group, of which the first are read."""
     rows = 10_000
@@ -238,6 +242,7 @@ def test_the_global_random_state_is_left_alone(folder):
     assert same(first, list(stream(folder)))
 
 
+@pytest.mark.slow
 def test_real_rows_have_the_pixels_that_memory_gives_them(real_data):
     """Each id, augmented and normalised, bit for bit; and held-out rows by their ids."""
     root = real_data("cifar10")
@@ -283,6 +288,7 @@ def test_pacs_streams_the_other_domains(real_data):
     assert set(ids_of(islice(each, 5))) <= allowed
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(real_data):
     """The peak of Python's and Arrow's memory over 1,500 rows and over five times as many."""
     root = real_data("cifar10")
@@ -348,6 +354,7 @@ def _announce_workers(root, pipe):
     time.sleep(60)
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_reader_is_killed(real_data):
     """Also those that a fork server started, whose parent by number lives on; here by inheritance of the method."""
     ours, theirs = multiprocessing.Pipe()

@@ -71,6 +71,7 @@ def loader(folder, **options):
     return StreamLoader(folder, "train", batch=BATCH, window=200, **given, **options)
 
 
+@pytest.mark.slow
 def test_images_are_those_of_parquet(folders):
     for split in ("train", "test"):
         ours, theirs = (load_images(folders / kind, split) for kind in ("shards", "parquet"))
@@ -82,6 +83,7 @@ def test_images_are_those_of_parquet(folders):
     assert load_images(folders / "shards", "train", ids=chosen).ids.tolist() == chosen.tolist()
 
 
+@pytest.mark.slow
 @many_workers
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_has_the_order_and_pixels_of_parquet_and_resumes(folders, workers):
@@ -97,6 +99,7 @@ def test_a_stream_has_the_order_and_pixels_of_parquet_and_resumes(folders, worke
     assert same(list(again), whole[17:])
 
 
+@pytest.mark.slow
 def test_a_run_holds_out_and_trains_on_the_rows_of_parquet(folders):
     found = []
     for kind in ("shards", "parquet"):
@@ -113,6 +116,7 @@ def test_a_run_holds_out_and_trains_on_the_rows_of_parquet(folders):
     assert len(ours.test()) == SHARDS["test-0"]
 
 
+@pytest.mark.slow
 def test_a_shard_is_indexed_by_groups(folders):
     opened = open_split(resolve(folders / "shards"), "train")
     assert opened.counts.tolist() == [1000, 300, 1000]
@@ -121,6 +125,7 @@ def test_a_shard_is_indexed_by_groups(folders):
     assert torch.equal(class_counts(opened), expected)
 
 
+@pytest.mark.slow
 def test_an_index_says_what_the_headers_say_and_is_checked(folders, tmp_path):
     shutil.copytree(folders / "shards", tmp_path / "shards")
     written = index_shards(tmp_path / "shards")
@@ -180,6 +185,7 @@ names = st.text(st.characters(exclude_characters="\0/\n=", exclude_categories=["
 paths = st.lists(names.filter(lambda name: name not in (".", "..")), min_size=1, max_size=9).map("/".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.lists(st.tuples(paths, st.integers(0, 1100)), max_size=5),
@@ -207,6 +213,7 @@ def test_headers_are_those_that_tarfile_reads(files, kind):
 SMALL = [("a.png", b"x" * 700), ("a.cls", b"1"), ("b.png", b"y" * 30), ("b.cls", b"0")]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.integers(1, 5119))
 def test_a_shard_that_is_cut_off_anywhere_is_named(tmp_path, size):

@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
 from counterpoise.models import Backbone
 from counterpoise.predictions import open_predictions
 from counterpoise.scoring import score_files
 from tools import demonstration
+
+pytestmark = pytest.mark.slow
 
 
 def test_from_images_to_a_comparison(real_data, tmp_path, monkeypatch):

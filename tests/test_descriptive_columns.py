@@ -85,6 +85,7 @@ def test_two_columns_of_one_meaning(tmp_path):
         read_predictions(path)
 
 
+@pytest.mark.slow
 def test_what_they_mean_for_scores_is_the_same(tmp_path, few_resamples):
     columns = {"in_distribution": [True, True, True, False], "severity": [0, 3, 0, 0], "domain": VALUES["domain"]}
     plain = score_files([written(tmp_path, **columns)]).models[0]

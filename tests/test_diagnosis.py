@@ -39,6 +39,7 @@ def test_the_closed_form_has_the_gradient_of_its_loss():
             assert gradient[place] == pytest.approx(slope, abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["mte1", "mte2"])
 def test_a_run_that_is_watched_is_the_same_run(real_data, tmp_path, monkeypatch, method):
     root = real_data("cifar10")
@@ -57,6 +58,7 @@ def test_a_run_that_is_watched_is_the_same_run(real_data, tmp_path, monkeypatch,
     assert last.validation_accuracy == float(plain[-1]["validation_accuracy"])
 
 
+@pytest.mark.slow
 def test_a_wrong_loss_is_seen(real_data, monkeypatch):
     monkeypatch.setenv("COUNTERPOISE_DATA", str(real_data("cifar10")))
     monkeypatch.setattr(MutualTransport, "set_progress", lambda self, _: setattr(self, "_alpha", torch.tensor(0.0)))

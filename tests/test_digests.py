@@ -128,6 +128,7 @@ def test_no_bit_flip_is_read_as_something_else(tmp_path, name):
     assert refused > FLIPS / 2  # others have changed the layout, which says nothing
 
 
+@pytest.mark.slow
 def test_no_bit_flip_of_a_program_is_run(tmp_path):
     path = tmp_path / "p.pt2"
     export_pt2(network(), path, example=torch.zeros(2, 4), metadata={})

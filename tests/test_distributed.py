@@ -28,6 +28,8 @@ from counterpoise.metrics import (
 from counterpoise.metrics.comparison import compare
 from loss_table import LOSSES
 
+pytestmark = pytest.mark.slow
+
 SHARDS = {2: [5, 12], 3: [3, 11, 7]}
 CLASSES = 4
 METRICS = [

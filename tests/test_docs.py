@@ -121,6 +121,7 @@ def test_figures_in_the_documentation_are_the_measured_ones(name):
         assert re.search(rf"- {quantity}: .* wanted", whole), f"{page} does not say that {short} was not reached"
 
 
+@pytest.mark.slow
 def test_the_rooms_are_described_with_their_imports():
     text = (ROOT / "docs" / "architecture.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", text, flags=re.MULTILINE)
@@ -145,6 +146,7 @@ def test_no_file_is_longer_than_400_lines():
             assert len(path.read_text().splitlines()) <= 400, path
 
 
+@pytest.mark.slow
 def test_the_plan_in_the_documentation_is_that_of_the_studies():
     page = (ROOT / "docs" / "benchmark.md").read_text()
     plan = documentation.paper_plan()

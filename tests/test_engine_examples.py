@@ -11,6 +11,8 @@ from counterpoise import MutualTransport
 from example_scripts import EXAMPLES, example
 from launching import run_python, torchrun
 
+pytestmark = pytest.mark.slow
+
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 

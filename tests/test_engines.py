@@ -161,6 +161,7 @@ def trainer_of(training: Training, folder: Path, *, checked: bool = True, **opti
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("engine", ["lightning", "accelerate", "transformers"])
 def test_every_engine_gives_the_losses_of_the_plain_loop(engine, accumulation, tmp_path):
@@ -196,6 +197,7 @@ def test_accelerate_saves_a_registered_scheduler(tmp_path):
 # What the engines' defaults would do.
 
 
+@pytest.mark.slow
 def test_one_joint_norm_changes_the_losses(tmp_path):
     unclipped, expected, by_lightning, by_trainer = Training(), Training(), Training(), Training()
     plain(unclipped)
@@ -208,6 +210,7 @@ def test_one_joint_norm_changes_the_losses(tmp_path):
     assert max(abs(one - other) for one, other in zip(expected.losses, unclipped.losses, strict=True)) > 0.01
 
 
+@pytest.mark.slow
 def test_without_the_attribute_trainer_does_not_divide_by_the_accumulation_steps(tmp_path, monkeypatch):
     undivided, training = Training(2), Training(2)
     plain(undivided, divide=False)
@@ -218,11 +221,13 @@ def test_without_the_attribute_trainer_does_not_divide_by_the_accumulation_steps
         trainer_of(Training(2), tmp_path).train()
 
 
+@pytest.mark.slow
 def test_unused_columns_are_the_models_inputs(tmp_path):
     with pytest.raises(TypeError, match="pixels"):
         trainer_of(Training(), tmp_path, remove_unused_columns=True, checked=False).train()
 
 
+@pytest.mark.slow
 def test_a_scheduler_made_by_trainer_decays_the_auxiliaries(tmp_path):
     training = Training()
     trainer_of(training, tmp_path, optimizers=(training.optimizer, None), checked=False).train()
@@ -231,6 +236,7 @@ def test_a_scheduler_made_by_trainer_decays_the_auxiliaries(tmp_path):
         trainer_of(training, tmp_path, optimizers=(training.optimizer, None)).train()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -324,6 +330,7 @@ def test_the_callback_tells_alpha_the_progress(wrap):
     assert objective.alpha.item() == pytest.approx(0.4)
 
 
+@pytest.mark.slow
 def test_the_other_objectives_train_under_trainer(tmp_path):
     peers = DeepMutualLearning([Net(8), Net(8)], alpha=1.0)
     before = [model.layers[-1].weight.clone() for model in peers.models]
@@ -335,6 +342,7 @@ def test_the_other_objectives_train_under_trainer(tmp_path):
     assert result.global_step == STEPS
 
 
+@pytest.mark.slow
 def test_trainer_resumes_where_it_was_and_saves_every_model(tmp_path):
     whole, resumed = Training(), Training()
     trainer_of(whole, tmp_path, save_strategy="steps", save_steps=6).train()

@@ -34,6 +34,7 @@ def scores(case):
     return evaluate(logits=logits, labels=labels, ood_logits=foreign)
 
 
+@pytest.mark.slow
 def test_values_are_those_of_the_definitions(case, scores):
     logits, labels, foreign = case
     p, y = torch.softmax(logits.double(), -1).numpy(), labels.numpy()
@@ -71,6 +72,7 @@ def test_every_key_is_there_with_an_interval_around_what_is_unbiased(scores):
         assert together[key].floor > 0
 
 
+@pytest.mark.slow
 def test_kinds_of_input_agree(case, scores):
     logits, labels, foreign = case
     arrays = evaluate(logits=logits.numpy(), labels=labels.numpy(), ood_logits=foreign.numpy())
@@ -81,6 +83,7 @@ def test_kinds_of_input_agree(case, scores):
         assert estimate.value == pytest.approx(scores[key].value, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_batches_do_not_matter():
     """Rows so wide that they are measured in several batches, against the same rows in one."""
     generator = torch.Generator().manual_seed(1)
@@ -95,6 +98,7 @@ def test_batches_do_not_matter():
         assert estimate.value == pytest.approx(expected[key].value, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_probabilities_give_the_same_and_cannot_give_energy(case, scores):
     logits, labels, _ = case
     from_p = evaluate(probabilities=torch.softmax(logits, -1), labels=labels)
@@ -159,6 +163,7 @@ def test_renders_as_html_without_loose_markup(scores):
     assert parser.depth == 0
 
 
+@pytest.mark.slow
 def test_json_round_trip_is_exact_and_strict(scores, tmp_path):
     assert Scores.from_json(scores.to_json()) == scores
     json.loads(scores.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
@@ -167,6 +172,7 @@ def test_json_round_trip_is_exact_and_strict(scores, tmp_path):
     assert len(scores.to_json()) < 200_000
 
 
+@pytest.mark.slow
 def test_undefined_and_infinite_values_survive_json():
     perfect = evaluate(probabilities=[[0.9, 0.1], [0.2, 0.8]], labels=[0, 1])
     assert math.isnan(perfect[Key.AUROC].value)
@@ -234,6 +240,7 @@ def test_curves_are_thinned_evenly_by_samples():
     assert len(negatives.unique()) > 15
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**31), samples=st.integers(1, 6), classes=st.integers(2, 4), foreign=st.integers(1, 3))
 def test_a_handful_of_samples(seed, samples, classes, foreign):
@@ -259,6 +266,7 @@ def test_unknown_measure_is_named(scores):
         scores["ecee"]
 
 
+@pytest.mark.slow
 def test_same_predictions_give_the_same_scores_to_the_bit(case):
     logits, labels, foreign = case
     one, two = (evaluate(logits=logits, labels=labels, ood_logits=foreign).to_json() for _ in range(2))

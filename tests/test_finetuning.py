@@ -27,6 +27,8 @@ from counterpoise.training.folder import EPOCH_COLUMNS, STEP_COLUMNS, RowLog, Ru
 from counterpoise.training.networks import recipe_models
 from runs import Stop, Tell, ending, small_data, small_recipe
 
+pytestmark = pytest.mark.slow
+
 NETWORK = "test_efficientnet"
 ALPHA = 0.8
 

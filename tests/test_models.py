@@ -42,6 +42,7 @@ def test_resnet10_is_resnet18_with_one_block_a_stage():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_large_image_form_of_standard_width_is_torchvisions(name):
     ours = build_model(Backbone(name, small_images=False), classes=7, seed=3)
@@ -77,6 +78,7 @@ def test_every_own_backbone_gives_logits_for_any_channels_and_layout(name):
     torch.testing.assert_close(turned, logits)
 
 
+@pytest.mark.slow
 @given(width=st.integers(1, 9), small=st.booleans())
 def test_width_scales_every_stage(width, small):
     for name, expansion in (("resnet10", 1), ("resnet50", 4)):

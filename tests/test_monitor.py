@@ -31,6 +31,7 @@ def monitor(tmp_path):
     return begun(tmp_path)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 299), max_size=5, unique=True), st.randoms(use_true_random=False))
 def test_the_same_bytes_whatever_the_files_and_their_order(tmp_path_factory, cuts, chance):
@@ -64,6 +65,7 @@ def test_the_same_rows_are_counted_once(monitor, tmp_path, ids):
     assert as_json(show(monitor)) == wanted
 
 
+@pytest.mark.slow
 def test_more_labels_take_the_place_of_fewer_whatever_comes_first(monitor, tmp_path):
     table = stream(300)
     none = table.set_column(table.schema.get_field_index("label"), "label", pa.array([None] * 300, pa.int64()))
@@ -87,6 +89,7 @@ def test_more_labels_take_the_place_of_fewer_whatever_comes_first(monitor, tmp_p
     assert json.loads(results[0])["lines"][0]["labelled"] == json.loads(results[0])["lines"][0]["predictions"]
 
 
+@pytest.mark.slow
 def test_labels_of_a_file_of_their_own(monitor, tmp_path):
     table = stream(100)
     alone = written(tmp_path / "alone.parquet", table.drop_columns(["label"]))
@@ -97,6 +100,7 @@ def test_labels_of_a_file_of_their_own(monitor, tmp_path):
     assert show(monitor).labelled == show(monitor).predictions == 100
 
 
+@pytest.mark.slow
 def test_late_labels_give_the_evidence_that_early_ones_give(monitor, tmp_path):
     """Evidence is a function of the counts of windows, so a label may come when it will."""
     tables = [stream(200, seed=seed, hours=6) for seed in (1, 2)]
@@ -110,6 +114,7 @@ def test_late_labels_give_the_evidence_that_early_ones_give(monitor, tmp_path):
     assert as_json(show(other)) == as_json(show(monitor))
 
 
+@pytest.mark.slow
 def test_windows_that_are_shown_do_not_change_the_alarms(monitor, tmp_path):
     table = stream(3000, hours=24 * 10, shift=0.4)
     place, times = table.schema.get_field_index("time"), np.asarray(table["time"])
@@ -158,6 +163,7 @@ def test_estimated_accuracy_follows_the_confidences():
     assert own.value == pytest.approx(reference.hits.sum() / reference.labelled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shift", "code"), [(0.0, 0), (0.5, EXIT_ALARM), (None, EXIT_NOTHING)])
 def test_the_exit_code_is_the_outcome(monitor, tmp_path, capsys, shift, code):
     if shift is not None:
@@ -268,6 +274,7 @@ def test_gaps_between_windows_cost_no_time(monitor, tmp_path):
     assert [line.start[:4] for line in show(monitor).lines] == ["2026", "2099", "9999"]
 
 
+@pytest.mark.slow
 def test_a_page_escapes_names(monitor, tmp_path):
     update(monitor, written(tmp_path / "a.parquet", stream(800, shift=0.6)))
     text = render(show(monitor), name="<img src=x onerror=alert(1)>")
@@ -297,6 +304,7 @@ def test_what_is_asked_is_answered_by_a_command_of_the_monitor(monitor, tmp_path
     parse(shlex.split(line, comments=True)[1:]).run()
 
 
+@pytest.mark.slow
 def test_evidence_beyond_all_floats_is_an_alarm_like_any_other(monitor, tmp_path):
     update(monitor, written(tmp_path / "a.parquet", stream(20_000, shift=5.0)))
     standing = show(monitor)

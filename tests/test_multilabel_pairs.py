@@ -5,6 +5,8 @@ import pytest
 
 from counterpoise import compare
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_label_that_is_asked_eight_times_tells_no_more_than_once():
     generator = np.random.default_rng(3)

@@ -152,12 +152,14 @@ def trainer_of(setup: Setup, folder: Path, **changes: Any) -> transformers.Train
     )
 
 
+@pytest.mark.slow
 def test_trainer_gives_the_losses_of_the_plain_loop(tmp_path):
     setup = Setup()
     trainer_of(setup, tmp_path).train()
     assert setup.losses == plain()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -225,6 +227,7 @@ def test_the_engine_clips_each_model_and_keeps_the_schedule_off_the_critic(metho
     assert all(len(each) == 3 for each in norms)
 
 
+@pytest.mark.slow
 def test_a_run_of_it_resumes_bit_for_bit_and_ships_the_student(method, tmp_path):
     recipe = small_recipe(method)
     data = small_data(recipe, test=True)

@@ -177,6 +177,7 @@ def test_alpha_is_not_rounded_by_casting_the_model():
     assert objective.alpha.item() == 0.8
 
 
+@pytest.mark.slow
 def test_changing_alpha_does_not_compile_again():
     objective = MutualTransport(nn.Linear(4, 3), [nn.Linear(4, 3)], linear_warmup(0.8, fraction=0.5))
     counter = torch._dynamo.testing.CompileCounter()

@@ -186,6 +186,7 @@ def test_each_class_is_held_out_in_proportion(labels, size, seed):
     assert torch.equal(again[1], held)
 
 
+@pytest.mark.slow
 def test_from_a_folder_to_a_file(tmp_path, monkeypatch, capsys):
     """The two commands that most readers came for, and what becomes of the first when it is given again."""
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -206,6 +207,7 @@ def test_from_a_folder_to_a_file(tmp_path, monkeypatch, capsys):
     assert probabilities.shape == (2, len(load_run(Path("runs/photos")).classes))
 
 
+@pytest.mark.slow
 def test_a_fit_without_a_minimum_ships_what_was_trained(tmp_path, monkeypatch, capsys):
     """As where every validation image is right: the model is no worse for it, and the command goes on."""
     monkeypatch.chdir(tmp_path)

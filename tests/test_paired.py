@@ -39,6 +39,7 @@ def test_the_paired_difference_in_accuracy_is_covered_whatever_the_rates(limits,
     assert joint[(low <= truth) & (truth <= high)].sum() >= 0.949
 
 
+@pytest.mark.slow
 def test_the_paired_difference_in_accuracy_agrees_with_mcnemar(limits):
     """It excludes 0 only where the mid-p test does, and wherever the exact test does."""
     low, _ = limits

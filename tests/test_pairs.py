@@ -133,12 +133,14 @@ def test_a_model_that_was_wrapped_for_other_images_is_refused():
         require_same_images([first, others], shape=(3, 4, 4))
 
 
+@pytest.mark.slow
 def test_the_example_with_timm_says_why_and_learns(capsys):
     scores = example("timm_pair").main(steps=40)
     assert "refused: model 0 (test_resnet)" in capsys.readouterr().out
     assert scores["accuracy"].value > 0.3  # of ten classes
 
 
+@pytest.mark.slow
 def test_the_example_with_tokens_leaves_padding_out(capsys):
     module = example("token_classification")
     tokens, labels = module.sentences(500, seed=1)
@@ -147,6 +149,7 @@ def test_the_example_with_tokens_leaves_padding_out(capsys):
         assert scores["accuracy"].value > 0.3  # of five tags
 
 
+@pytest.mark.slow
 def test_the_example_with_pixels_learns(capsys):
     for estimates in example("segmentation").main(steps=30).values():
         assert estimates["accuracy"].value > 0.7  # background alone is 0.8 of an image

@@ -59,6 +59,7 @@ def values(folder):
     return np.concatenate([table.values for table in tables]), np.concatenate([table.ids for table in tables])
 
 
+@pytest.mark.slow
 def test_files_in_a_store_are_predicted_once_whatever_is_killed(tmp_path, monkeypatch):
     """The short form of `python -m benchmarks.scaleout_predict`: a worker is killed, then the program itself.
 
@@ -204,6 +205,7 @@ def test_images_that_the_model_does_not_take_are_refused(tmp_path, run, images):
         write_shards(predicted_shards(run, tmp_path / "none"), tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_scores_without_files_are_those_of_the_files(run, images, predicted, capsys):
     expected = score_files([predicted]).to_json()
     assert largest_difference(expected, score_shards(predicted_shards(run, images)).to_json()) <= 1e-12
@@ -213,6 +215,7 @@ def test_scores_without_files_are_those_of_the_files(run, images, predicted, cap
     assert "accuracy" in capsys.readouterr().out.lower()
 
 
+@pytest.mark.slow
 def test_an_onnx_file_predicts_as_the_run_that_it_is_of(tmp_path, run, images, predicted, capsys):
     trained = load_run(run)
     path = tmp_path / "model.onnx"
@@ -309,6 +312,7 @@ def test_a_damaged_file_of_predictions_is_found_by_its_manifest(tmp_path, predic
         score_files([out])
 
 
+@pytest.mark.slow
 def test_a_cluster_predicts_what_one_process_does(tmp_path, run, images, predicted):
     ray = pytest.importorskip("ray")
     from counterpoise._engines import Ray

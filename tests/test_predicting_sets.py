@@ -32,6 +32,7 @@ def domains(tmp_path):
     return tmp_path / "root"
 
 
+@pytest.mark.slow
 def test_digits_are_predicted_into_a_folder_by_a_run_and_from_onnx(tmp_path, run, capsys):
     expected = read_predictions(run / "predictions" / "test.parquet")
     parse(["export", str(run), "--to", "onnx", "--out", str(tmp_path / "model.onnx")]).run()

@@ -67,6 +67,7 @@ def written(tmp_path) -> tuple[Path, Predictions]:
 
 
 class TestDamage:
+    @pytest.mark.slow
     def test_every_flipped_bit_is_noticed(self, written):
         path, table = written
         assert flip_and_read(path, table, random_bits(path, times=FLIPS, seed=0)) == {"refused": FLIPS}
@@ -89,6 +90,7 @@ class TestDamage:
             outcomes[outcome(path, table)] += 1
         assert outcomes == {"refused": TRUNCATIONS}
 
+    @pytest.mark.slow
     def test_a_damaged_digest_accepts_nothing_else(self, written):
         path, table = written
         digest = digest_beside(path)
@@ -237,6 +239,7 @@ class TestLies:
             open_predictions(path)
         assert time.perf_counter() - started < 1
 
+    @pytest.mark.slow
     def test_a_long_text_that_repeats_is_kept_once(self, tmp_path):
         """100 000 rows of one megabyte each, in a file of a few hundred bytes, stand for one megabyte."""
         codes = pa.array(np.zeros(100_000, np.int32))
@@ -248,6 +251,7 @@ class TestLies:
         assert len({id(each) for each in table.ids}) <= 2
 
 
+@pytest.mark.slow
 def test_a_row_group_as_large_as_the_file_is_read_in_batches(tmp_path):
     values = pa.array(np.random.default_rng(0).random(20_000_000))
     pq.write_table(
@@ -274,6 +278,7 @@ def test_short_row_groups_are_read_together(tmp_path):
     assert [table.domain.names[code] for code in table.domain.codes] == towns
 
 
+@pytest.mark.slow
 def test_what_is_written_can_be_read_and_more_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "_ROW_GROUP_ROWS", 1)
     rows = 500

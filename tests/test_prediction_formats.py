@@ -140,6 +140,7 @@ class TestParquet:
         columns, message = NOT_PARQUET[name]
         assert re.search(message, refusal(parquet(tmp_path, columns)))
 
+    @pytest.mark.slow
     def test_names_the_row_of_the_file_in_later_batches(self, tmp_path):
         labels = [0] * 299 + [20_000]
         path = parquet(tmp_path, {"logits": [[0.0] * 20_000] * 300, "label": labels})

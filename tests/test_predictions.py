@@ -75,6 +75,7 @@ def tables(draw: st.DrawFn) -> Predictions:
 
 
 class TestRoundTrip:
+    @pytest.mark.slow
     @given(table=tables())
     def test_a_file_holds_what_was_written(self, table, tmp_path_factory):
         path = tmp_path_factory.mktemp("predictions") / "p.parquet"
@@ -86,6 +87,7 @@ class TestRoundTrip:
         assert (opened.rows, opened.header, opened.notices) == (len(table), table.header, ())
         assert opened.digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
+    @pytest.mark.slow
     @given(table=tables(), cuts=st.lists(st.integers(0, 9), max_size=3))
     def test_slices_make_the_whole(self, table, cuts):
         edges = [0, *sorted(min(cut, len(table)) for cut in cuts), len(table)]
@@ -98,6 +100,7 @@ class TestRoundTrip:
         assert category.texts() == [text or None for text in texts]
         assert len(set(category.names)) == len(category.names)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("has_ids", [True, False])
     def test_in_batches(self, tmp_path, has_ids):
         """Rows so wide that no more than 256 are read at a time."""

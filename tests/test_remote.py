@@ -11,6 +11,8 @@ from benchmarks.remote_steps import CLASSES, Case, batch_of, objective_of, one_p
 from counterpoise.objectives import RemoteAuxiliary, Seldom, assign_roles, is_objective
 from counterpoise.objectives.remote import shared_rows
 
+pytestmark = pytest.mark.slow
+
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 

@@ -74,6 +74,7 @@ def made(made_once):
     return made_once("remote_runs", make)
 
 
+@pytest.mark.slow
 def test_a_process_for_each_network_gives_the_bits_of_one_process(made, tmp_path):
     """With BatchNorm, weights of classes, a moving average and early stopping."""
     run(alone(PAIR), tmp_path / "one", network="named")

@@ -52,6 +52,7 @@ def lines(figure, gid):
     return [np.stack(artist.get_data(), -1) for artist in artists(figure, gid)]
 
 
+@pytest.mark.slow
 def test_reliability_diagram_shows_the_bins_of_the_raw_predictions(scores):
     data, figure = made.raw(0), figures.reliability(scores)
     p = torch.softmax(data.logits.double(), -1).numpy()
@@ -160,6 +161,7 @@ def test_what_is_not_there_is_refused(scores, tmp_path):
         figures.save_figure(figures.classwise(scores), tmp_path / "a.bmp")
 
 
+@pytest.mark.slow
 def test_files_are_the_same_to_the_byte_whenever_and_however_often_they_are_drawn(scores, tmp_path):
     figure = figures.risk_coverage(scores)
     for suffix, magic in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")):
@@ -172,6 +174,7 @@ def test_files_are_the_same_to_the_byte_whenever_and_however_often_they_are_draw
         assert written[0] == written[1] == written[2], suffix
 
 
+@pytest.mark.slow
 def test_every_colour_is_of_the_theme_and_none_of_the_light_one_is_left_in_the_dark(three):
     drawn = gallery.drawn(three, risk=0.2)
     assert set(drawn) == {
@@ -213,6 +216,7 @@ def limits(figure, gid):
     return bar.axes.get_xlim(), bar.axes.get_ylim()
 
 
+@pytest.mark.slow
 def test_pictures_of_several_models_have_one_scale(three, monkeypatch):
     pictures = []
     monkeypatch.setattr(page, "_picture", lambda draw, *_: pictures.append(draw()))
@@ -285,6 +289,7 @@ def test_sizes_of_sets_do_not_run_into_each_other(scores, labels):
     assert apart or all(tick.get_rotation() > 0 for tick in ticks)
 
 
+@pytest.mark.slow
 def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone(tmp_path):
     code = (
         "import sys, warnings; warnings.simplefilter('error', UserWarning);"
@@ -310,6 +315,7 @@ def test_any_name_can_be_drawn(scores, name):
         assert [text.get_text().strip() for text in legend.get_texts()] == [shown(name).strip()] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["net", "wide WWWWWWWW " * 9, "模型" * 40], ids=["short", "long", "wide"])
 def test_no_words_are_cut_off(three, name):
     models = [made.renamed(model, f"{name} {index}", foreign=name) for index, model in enumerate(three.models[:2])]
@@ -322,6 +328,7 @@ def test_no_words_are_cut_off(three, name):
             assert min(box.x0, box.y0, figure.bbox.x1 - box.x1, figure.bbox.y1 - box.y1) > -1, (title, text)
 
 
+@pytest.mark.slow
 def test_figures_become_files_with_plain_names(scores, tmp_path):
     odd = replace(made.renamed(scores, "../../etc/passwd", foreign="C:\\x|<y>"), recalibration=None)
     paths = gallery.write_figures(tmp_path / "new", Evaluation([replace(odd, groups=[])]))

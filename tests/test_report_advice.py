@@ -59,6 +59,7 @@ def written(folder, *, times):
     return score_files([folder / "one.parquet", folder / "two.parquet"])
 
 
+@pytest.mark.slow
 def test_as_many_more_samples_as_are_advised_decide_if_the_difference_stays(tmp_path):
     few = written(tmp_path, times=1)
     advice = advice_between(few)
@@ -70,6 +71,7 @@ def test_as_many_more_samples_as_are_advised_decide_if_the_difference_stays(tmp_
     assert advice_between(written(tmp_path, times=int(1.15 * times) + 1)).line.startswith("Take ")
 
 
+@pytest.mark.slow
 def test_a_decided_comparison_names_the_model_and_what_it_loses():
     evaluation = replace(made.evaluation(2), scaled=None)
     line = advice_between(evaluation).line
@@ -101,6 +103,7 @@ def test_a_lead_says_whether_it_outlives_temperature_scaling():
         assert words in advice.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("third", [False, True])
 def test_what_is_the_best_after_scaling_alone_is_advised_with_its_temperature(tmp_path, third):
     generator = torch.Generator().manual_seed(0)

@@ -100,6 +100,7 @@ def document(one):
     return Document(one)
 
 
+@pytest.mark.slow
 def test_it_loads_nothing_and_runs_nothing(one, document):
     assert one.startswith("<!doctype html>\n<html lang=")
     assert {tag for tag, _ in document.tags} <= TAGS
@@ -213,6 +214,7 @@ def test_what_scores_lack_is_left_out(undrawn):
     assert set(gallery.drawn(Evaluation([blind]), risk=0.05)) == set()
 
 
+@pytest.mark.slow
 def test_the_same_evaluation_gives_the_same_page(one):
     again = Evaluation.from_json(made.evaluation(1).to_json())
     assert rendered(again) == one
@@ -282,6 +284,7 @@ def test_there_are_over_200_hostile_texts():
     assert len(set(PAYLOADS)) * len(CONTEXTS) > 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_hostile_texts_stay_texts(undrawn, context):
     evaluation = made.evaluation(2)
@@ -298,6 +301,7 @@ def test_hostile_texts_stay_texts(undrawn, context):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
 
 
+@pytest.mark.slow
 def test_hostile_texts_are_drawn_as_texts(document):
     payload = "<script>alert(1)</script>$\\frac{x$_^\x00\x1b[31m</svg>]]>&lt;\"'\u957f\U0001f642\u202e\udc80"
     found = Document(rendered(poisoned(made.evaluation(1), payload)))
@@ -315,6 +319,7 @@ def test_the_file_is_the_page(undrawn, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", made.EDGES)
 def test_everything_can_be_shown_at_the_edges(undrawn, name):
     evaluation = Evaluation([made.edge_cases()[name]])

@@ -18,6 +18,8 @@ from counterpoise.training.folder import RunFolder, conditions_now, read_environ
 from counterpoise.training.networks import recipe_models
 from runs import Stop, ending, small_data, small_recipe
 
+pytestmark = pytest.mark.slow
+
 
 def interrupt(recipe, folder, *, after: int) -> RunFolder:
     """A run that an error ends after a step."""

@@ -28,6 +28,7 @@ SAVINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pskd", "mte-lite", *SAVINGS])
 def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, name):
     recipe = small_recipe(name) if name in METHODS else small_recipe("mte1", savings=SAVINGS[name])
@@ -89,6 +90,7 @@ def test_kept_predictions_are_saved_as_any_tensor(make, tmp_path):
     assert torch.equal(holder.kept.read(ids, classes=5)[0], kept[0].read(ids, classes=5)[0])
 
 
+@pytest.mark.slow
 def test_the_middle_of_networks_with_large_heads_or_a_single_list_of_blocks():
     assert halfway(torchvision.models.vgg11(num_classes=5)).startswith("features.")
     encoder = nn.Module()

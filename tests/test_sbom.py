@@ -5,11 +5,14 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 from tools.sbom import document, locked_hashes
 
 LOCK = Path(__file__).parents[1] / "requirements" / "ci.txt"
 
 
+@pytest.mark.slow
 def test_every_dependency_is_listed_once_with_version_and_hashes():
     hashes = locked_hashes(LOCK.read_text())
     found = document("counterpoise", hashes)
@@ -26,6 +29,7 @@ def test_every_dependency_is_listed_once_with_version_and_hashes():
     assert found["metadata"]["component"]["name"] == "counterpoise"
 
 
+@pytest.mark.slow
 def test_all_references_are_of_components_and_the_bytes_are_always_the_same():
     found = document("counterpoise", {})
     references = {found["metadata"]["component"]["bom-ref"], *(each["bom-ref"] for each in found["components"])}

@@ -53,6 +53,7 @@ def test_a_network_is_counted_as_it_is(half):
     assert (counted.largest_unit, counted.units) == (max(units), sum(map(bool, units)))
 
 
+@pytest.mark.slow
 def test_activations_are_what_a_forward_pass_leaves_behind():
     backbone, images = Backbone("resnet10", 4), [torch.zeros(rows, 3, 16, 16) for rows in (2, 5)]
     built = build_model(backbone, classes=10)
@@ -161,6 +162,7 @@ def test_choosing_rows_to_hold_out_takes_no_more_for_more_rows():
     assert few == many
 
 
+@pytest.mark.slow
 def test_ranks_send_what_the_formula_says():
     pair = together(repetitions=1, world=2)
     plain = replace(NETWORK, parameters=pair.gradients // model.FLOAT // 2)

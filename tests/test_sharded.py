@@ -36,6 +36,8 @@ from parallel_run import plain_networks
 from ranks import killed, recipe_for, run, start_ranks
 from runs import Stop, Tell, ending
 
+pytestmark = pytest.mark.slow
+
 SHARDED = recipe_for(2, "fsdp")
 ADAMW = {"optimizer__name": "adamw", "optimizer__lr": 0.003, "optimizer__decay_norms": False}
 """With state of several kinds, and groups whose parameters come in another order than the network's."""

@@ -12,6 +12,8 @@ from counterpoise.training.engine import fit
 from counterpoise.training.folder import RunFolder
 from runs import Tell, ending, small_data, small_recipe
 
+pytestmark = pytest.mark.slow
+
 
 # Two epochs of five steps; by itself the run would save after the second only.
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ from counterpoise.training.study import Search, SharedStudy, Trial
 from counterpoise.training.tuning import tune
 from runs import edit_environment
 
+pytestmark = pytest.mark.slow
+
 ALPHA = Range("hyper.alpha", 0.4, 1.2)
 RATE = Range("optimizer.lr", 1e-8, 1e8, log=True)
 
