@@ -25,7 +25,7 @@ from counterpoise.recipes import METHODS
 from counterpoise.recipes.savings import SavingOptions
 from counterpoise.training import resume, train
 from counterpoise.training import run as runs_of_recipes
-from counterpoise.training.checkpoints import newest_intact
+from counterpoise.training.checkpoints import begin_manifest, newest_intact
 from counterpoise.training.distributed import is_first_process
 from counterpoise.training.engine import fit
 from counterpoise.training.folder import RunFolder, conditions_now, start
@@ -97,6 +97,7 @@ def run(folder: Path, *, devices: int, strategy: str, method: str, network: str,
                 recipe,
                 conditions_now(recipe, device="cpu", world_size=devices),
             )
+            begin_manifest(RunFolder(folder).checkpoints, recipe=recipe.digest, member=0)
         objective = recipe.objective(models(recipe.seed))
         try:
             fit(recipe, RunFolder(folder), objective, data, resume_from=None, callbacks=[Stop(7)])

@@ -1,6 +1,8 @@
 """Interrupted runs end as if nothing had happened; changed conditions and broken files are noticed."""
 
 import json
+import shlex
+import shutil
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +14,7 @@ from benchmarks import interruptions
 from counterpoise.recipes.config import Recipe
 from counterpoise.training import resume, train
 from counterpoise.training import run as runs_of_recipes
-from counterpoise.training.checkpoints import newest_intact, read_manifest
+from counterpoise.training.checkpoints import begin_manifest, newest_intact, read_manifest
 from counterpoise.training.engine import fit
 from counterpoise.training.folder import RunFolder, conditions_now, read_environment, start
 from counterpoise.training.networks import recipe_models
@@ -26,6 +28,7 @@ def interrupt(recipe, folder, *, after: int) -> RunFolder:
     run = RunFolder(folder)
     torch.set_num_threads(1)
     start(run, recipe, conditions_now(recipe, device="cpu", world_size=1))
+    begin_manifest(run.checkpoints, recipe=recipe.digest, member=0)
     objective = recipe.objective(recipe_models(recipe, classes=3, channels=3)(recipe.seed))
     with pytest.raises(RuntimeError, match="stopped by the test"):
         fit(recipe, run, objective, small_data(recipe), resume_from=None, callbacks=[Stop(after)])
@@ -93,6 +96,49 @@ def test_what_a_crash_leaves_half_written_is_ignored(tmp_path):
         ]
         or read_manifest(run.checkpoints).best.step < 8
     )
+
+
+def stopped_in_its_second_epoch(monkeypatch, recipe, folder):
+    """A run that `train` began, with the error of the test in step 7."""
+
+    def stopping(of, *arguments, **named):
+        return fit(of, *arguments, callbacks=[Stop(7)], **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_of_recipes, "fit", stopping)
+        with pytest.raises(RuntimeError, match="stopped by the test"):
+            train(recipe, folder, data=small_data(recipe))
+    return RunFolder(folder)
+
+
+@pytest.mark.slow
+def test_checkpoints_of_another_seed_are_rejected(tmp_path, monkeypatch):
+    runs = [
+        stopped_in_its_second_epoch(monkeypatch, small_recipe("ce", seed=seed), tmp_path / f"run {seed}")
+        for seed in range(2)
+    ]
+    shutil.rmtree(runs[0].checkpoints)
+    shutil.copytree(runs[1].checkpoints, runs[0].checkpoints)
+    with pytest.raises(ValueError, match=r"run 0/checkpoints holds checkpoints of another run .* rm -r '") as caught:
+        resume(runs[0].path, data=small_data(small_recipe("ce")))
+    assert len(read_environment(runs[0]).resumed) == 0
+    shutil.rmtree(shlex.split(str(caught.value).rpartition("rm -r ")[2])[0])
+    resume(runs[0].path, data=small_data(small_recipe("ce")))
+    train(small_recipe("ce"), tmp_path / "whole", data=small_data(small_recipe("ce")))
+    assert ending(runs[0].path) == ending(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_checkpoints_of_another_member_are_rejected(tmp_path):
+    recipe = small_recipe("de3", epochs=1)
+    train(recipe, tmp_path / "run", data=small_data(recipe))
+    run = RunFolder(tmp_path / "run")
+    for member in range(2):
+        run.member(member).primary.unlink()
+    shutil.rmtree(run.member(0).checkpoints)
+    shutil.copytree(run.member(1).checkpoints, run.member(0).checkpoints)
+    with pytest.raises(ValueError, match=r"member 1\), and this run is recipe \w{12}, member 0"):
+        resume(run.path, data=small_data(recipe))
 
 
 def test_the_best_checkpoint_survives_a_resume(tmp_path):

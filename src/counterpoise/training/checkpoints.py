@@ -9,9 +9,10 @@ files in it as the manifest vouches for `parts.json`. Who verifies, removes or r
 
 import hashlib
 import re
+import shlex
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +43,25 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The checkpoints of a run that count."""
+    """The checkpoints of a run that count, the digest of its recipe, and which member of an ensemble they train."""
 
     last: Entry | None = None
     previous: Entry | None = None
     best: Entry | None = None
+    recipe: str = ""
+    member: int = 0
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [entry for entry in (self.last, self.previous, self.best) if entry is not None]
 
     @property
     def files(self) -> set[str]:
-        return {entry.file for entry in (self.last, self.previous, self.best) if entry is not None}
+        return {entry.file for entry in self.entries}
 
-    def until(self, step: int) -> "Manifest":
-        """What is left of it when training goes back to that step."""
-        kept = {name: entry for name, entry in vars(self).items() if entry is None or entry.step <= step}
-        return Manifest(**kept)
+    def best_until(self, step: int) -> Entry | None:
+        """The best checkpoint, unless training goes back to a step before it."""
+        return self.best if self.best is not None and self.best.step <= step else None
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -77,8 +83,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def vouched_files(path: Path) -> dict[str, str]:
     """SHA-256 of the files that a manifest names; of a folder, of its `parts.json`, which names the others."""
-    manifest = read_manifest(path.parent)
-    entries = [entry for entry in (manifest.last, manifest.previous, manifest.best) if entry is not None]
+    entries = read_manifest(path.parent).entries
     within = {entry.file: f"{entry.file}/{PARTS}" for entry in entries if (path.parent / entry.file).is_dir()}
     return {within.get(entry.file, entry.file): entry.sha256 for entry in entries}
 
@@ -92,16 +97,31 @@ def _to_version_2(document: dict[str, Any]) -> dict[str, Any]:
     return {name: entry and renamed(entry) for name, entry in document.items()}
 
 
-def begin_manifest(folder: Path) -> None:
-    """Make an empty manifest before the first checkpoint; refuse checkpoints that have lost theirs."""
+def require_own(folder: Path, *, recipes: Collection[str], member: int) -> None:
+    """Reject checkpoints of another run or another member, by the digests of the recipes that a run has had."""
+    manifest = read_manifest(folder)
+    if manifest.entries and (manifest.recipe not in recipes or manifest.member != member):
+        raise ValueError(
+            f"{folder} holds checkpoints of another run (recipe {manifest.recipe[:12] or 'unknown'}, member "
+            f"{manifest.member}), and this run is recipe {[*recipes][-1][:12]}, member {member}; restore its own "
+            f"checkpoints, or remove these to train from the start: rm -r {shlex.quote(str(folder))}"
+        )
+
+
+def begin_manifest(folder: Path, *, recipe: str, member: int) -> None:
+    """Say of which recipe and member the checkpoints are, before the next one; refuse those that lost their manifest.
+
+    `recipe` is the digest of that of the whole run.
+    """
     if (folder / MANIFEST).exists():
+        write_manifest(folder, replace(read_manifest(folder), recipe=recipe, member=member))
         return
     if found := sorted(path.name for path in folder.glob("step-*.ckpt")):
         raise ValueError(
             f"{folder} holds {', '.join(found[:3])} and no {MANIFEST}, without which they cannot be trusted; restore "
             "it, or remove them to begin anew"
         )
-    write_manifest(folder, Manifest())
+    write_manifest(folder, Manifest(recipe=recipe, member=member))
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -129,7 +149,7 @@ def remove_checkpoint(path: Path) -> None:
 def newest_intact(folder: Path) -> tuple[Entry | None, list[str]]:
     """The newest checkpoint whose bytes are those of the manifest, and what was wrong with newer ones."""
     manifest, wrong = read_manifest(folder), []
-    named = {entry.file: entry for entry in (manifest.last, manifest.previous, manifest.best) if entry is not None}
+    named = {entry.file: entry for entry in manifest.entries}
     for entry in sorted(named.values(), key=lambda entry: -entry.step):
         if fault := fault_of(folder / entry.file, sha256=entry.sha256):
             wrong.append(fault)

@@ -351,6 +351,12 @@ def read_environment(folder: RunFolder) -> Environment:
     return _with_present_digests(environment, folder) if folder.config.is_file() else environment
 
 
+def recipes_of(folder: RunFolder) -> list[str]:
+    """Digests of the recipes that a run was started and resumed with."""
+    environment = read_environment(folder)
+    return [each.config_digest for each in (environment.started, *environment.resumed)]
+
+
 def _with_present_digests(environment: Environment, folder: RunFolder) -> Environment:
     """The digest of the configuration by the present rule, where it is that of the first, of all fields."""
     recipe = folder.recipe()

@@ -21,6 +21,7 @@ from counterpoise.training.checkpoints import (
     read_manifest,
     read_state,
     remove_strays,
+    require_own,
     write_manifest,
 )
 from counterpoise.training.data import RunData, named_data, require_evaluable, require_made_for
@@ -39,6 +40,7 @@ from counterpoise.training.folder import (
     in_use,
     member_folders,
     read_environment,
+    recipes_of,
     record_resumption,
     require_new,
     require_no_links,
@@ -125,6 +127,8 @@ def resume(
         return _complete(plan, page=page)
     with in_use(run):
         folders = member_folders(recipe, run)
+        for member, folder in enumerate(folders):
+            require_own(folder.checkpoints, recipes=recipes_of(run), member=member)
         entries = [newest_intact(folder.checkpoints)[0] for folder in folders]
         step = sum(entry.step for entry in entries if entry is not None)
         trained = any(folder.primary.exists() for folder in folders)
@@ -232,12 +236,12 @@ def _complete(plan: _Plan, *, page: bool) -> Evaluation | None:
     if is_first_process():
         keep_split(plan.run.split, data.held_out)
     primaries = []
-    for seed, folder in zip(member_seeds(recipe), member_folders(recipe, plan.run), strict=True):
+    for member, (seed, folder) in enumerate(zip(member_seeds(recipe), member_folders(recipe, plan.run), strict=True)):
         objective = plan.objective(seed)
         if fault := fault_of_weights(folder):
             if folder.primary.exists() and is_first_process():
                 say(f"{fault}, or let this go on: it is made again, from the newest whole checkpoint if there is one")
-            _train_one(replace(recipe, seed=seed), folder, objective, plan)
+            _train_one(replace(recipe, seed=seed), folder, objective, plan, member=member)
             if recipe.engine.strategy == "fsdp":  # of which every rank holds a part
                 objective = plan.objective(seed)
         primaries.append(objective.primary)
@@ -262,17 +266,18 @@ def member_seeds(recipe: Recipe) -> list[int]:
     return [recipe.seed + 1_000_003 * index for index in range(first, first + members)]
 
 
-def _train_one(recipe: Recipe, folder: RunFolder, objective: Objective, plan: _Plan) -> None:
+def _train_one(recipe: Recipe, folder: RunFolder, objective: Objective, plan: _Plan, *, member: int) -> None:
     """One training, from its newest intact checkpoint if it has one; ends with the primary's weights."""
     folder.checkpoints.mkdir(parents=True, exist_ok=True)
     if is_first_process():
-        begin_manifest(folder.checkpoints)
+        begin_manifest(folder.checkpoints, recipe=plan.recipe.digest, member=member)
     entry, faults = newest_intact(folder.checkpoints)
     if faults and is_first_process():
         place = "the start" if entry is None else f"step {entry.step}"
         say(f"{'; '.join(faults)}; going back to {place}")
-        manifest = read_manifest(folder.checkpoints).until(0 if entry is None else entry.step)
-        write_manifest(folder.checkpoints, replace(manifest, last=entry, previous=None))
+        manifest = read_manifest(folder.checkpoints)
+        best = manifest.best_until(0 if entry is None else entry.step)
+        write_manifest(folder.checkpoints, replace(manifest, last=entry, previous=None, best=best))
     if is_first_process():
         remove_strays(folder.checkpoints)
     backbones = [recipe.primary] + [recipe.auxiliary] * (METHODS[recipe.method].models - 1)
