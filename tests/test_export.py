@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import load_file, load_model
 from torch import Tensor, nn
 
@@ -301,3 +302,20 @@ def test_any_metadata_and_any_tensor_come_back(tmp_path_factory, class_names, me
     other.register_buffer("values", torch.ones(shape, dtype=torch.float64))
     assert load_safetensors(other, path) == metadata | {"counterpoise_version": counterpoise.__version__}
     assert torch.equal(other.values, model.values)
+
+
+entries = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=12)
+
+
+@settings(max_examples=15)
+@given(metadata=entries)
+def test_the_same_weights_and_metadata_are_the_same_bytes(tmp_path_factory, metadata):
+    model = nn.Linear(3, 2)
+    paths = [tmp_path_factory.getbasetemp() / f"same-{number}.safetensors" for number in range(3)]
+    orders = sorted(metadata.items()), sorted(metadata.items(), reverse=True), metadata.items()
+    for path, order in zip(paths, orders, strict=True):
+        export_safetensors(model, path, metadata=dict(order))
+    assert len({path.read_bytes() for path in paths}) == 1
+    with safe_open(str(paths[0]), framework="pt") as file:
+        assert metadata.items() <= file.metadata().items()
+    assert torch.equal(load_file(paths[0])["weight"], model.weight)

@@ -51,6 +51,8 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, method, changes, a
     interrupt(recipe, tmp_path / "broken", after=after)
     resume(tmp_path / "broken", data=small_data(recipe))
     assert ending(tmp_path / "broken") == ending(tmp_path / "whole")
+    shipped = {(tmp_path / name / "primary.safetensors").read_bytes() for name in ("broken", "whole")}
+    assert len(shipped) == 1
 
 
 def test_the_same_seed_twice_is_the_same_run_and_another_is_not(tmp_path):

@@ -149,7 +149,7 @@ class _Hashed:
 def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, "Tensor"]]:
     """Metadata and tensors of a safetensors file; `ValueError` that names the file if it is none, or was changed.
 
-    The metadata are without the digest of the file, where it has one (`with_digest`).
+    The metadata are without the digest of the file, where it has one (`write_safetensors`).
     """
     metadata, tensors = _read(path)
     if is_content_changed(metadata, tensors):
@@ -157,9 +157,25 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, "Tenso
     return {name: value for name, value in metadata.items() if name != METADATA_DIGEST}, tensors
 
 
-def with_digest(metadata: Mapping[str, str], tensors: Mapping[str, "Tensor"]) -> dict[str, str]:
-    """Metadata with the SHA-256 of themselves and of the names, dtypes, shapes and bytes of the tensors."""
-    return {**metadata, METADATA_DIGEST: content_digest(metadata, tensors)}
+def write_safetensors(path: str | Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str]) -> None:
+    """Write contiguous tensors and text with their digest, atomically; the same content gives the same bytes."""
+    from safetensors.torch import save_file
+
+    digest = {METADATA_DIGEST: content_digest(metadata, tensors)}
+    with replacing(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        save_file(dict(tensors), str(temporary), metadata={**metadata, **digest})
+        with temporary.open("r+b") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+            header["__metadata__"] = dict(sorted(header["__metadata__"].items()))  # safetensors writes any order
+            text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode().ljust(length)
+            if len(text) > length:
+                raise AssertionError(f"{path}: the same entries in another order need more bytes")
+            file.seek(8)
+            file.write(text)
+        temporary.chmod(mode)  # safetensors lets the owner alone read its files
 
 
 def is_content_changed(metadata: Mapping[str, str], tensors: Mapping[str, "Tensor"]) -> bool | None:

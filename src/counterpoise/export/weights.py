@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from counterpoise._files import read_safetensors, replacing, with_digest
+from counterpoise._files import read_safetensors, write_safetensors
 from counterpoise.export.primary import require_primary, uncompiled, with_version
 from counterpoise.export.temperature import Temperature, temperature_value, with_temperature
 from counterpoise.models.weights import misfits
@@ -32,13 +31,8 @@ def export_safetensors(
 
 def export_weights(state: Mapping[str, Tensor], path: str | Path, *, metadata: dict[str, str]) -> None:
     """`export_safetensors` of weights and buffers by name, without the model that they are of."""
-    described = with_version(metadata)
-    with replacing(path) as temporary:
-        temporary.touch()
-        mode = temporary.stat().st_mode
-        tensors, within = _stored(state)
-        save_file(tensors, str(temporary), metadata=with_digest(described | within, tensors))
-        temporary.chmod(mode)  # safetensors lets the owner alone read its files
+    tensors, within = _stored(state)
+    write_safetensors(path, tensors, with_version(metadata) | within)
 
 
 def load_safetensors(model: nn.Module, path: str | Path) -> dict[str, str]:

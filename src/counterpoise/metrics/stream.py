@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from counterpoise._choices import require_level
-from counterpoise._files import read_safetensors, replacing, with_digest
+from counterpoise._files import read_safetensors, write_safetensors
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.metrics.inputs import PredictionBatch, prediction_table
 from counterpoise.metrics.protocol import Estimates, Metric, Sums, require_metric
@@ -122,10 +121,7 @@ class Stream:
     def save(self, path: str | Path) -> None:
         """Write the sums as safetensors, atomically: a worker's part, to be merged elsewhere."""
         tensors = {name: value.cpu().contiguous() for name, value in self.sums.items()}
-        metadata = {"version": str(STATE_VERSION), "metric": repr(self.metric)}
-        data = to_safetensors(tensors, metadata=with_digest(metadata, tensors))
-        with replacing(path) as temporary:
-            temporary.write_bytes(data)
+        write_safetensors(path, tensors, {"version": str(STATE_VERSION), "metric": repr(self.metric)})
 
     def load(self, path: str | Path) -> None:
         """Replace what has been seen by the sums in a file that `save` wrote for the same metric."""

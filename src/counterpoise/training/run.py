@@ -127,8 +127,8 @@ def resume(
         return _complete(plan, page=page)
     with in_use(run):
         folders = member_folders(recipe, run)
-        for member, folder in enumerate(folders):
-            require_own(folder.checkpoints, recipes=recipes_of(run), member=member)
+        for member, of_member in enumerate(folders):
+            require_own(of_member.checkpoints, recipes=recipes_of(run), member=member)
         entries = [newest_intact(folder.checkpoints)[0] for folder in folders]
         step = sum(entry.step for entry in entries if entry is not None)
         trained = any(folder.primary.exists() for folder in folders)
