@@ -89,7 +89,7 @@ def predicted(place: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     mean, std, size = (json.loads(facts[each]) for each in ("mean", "std", "size"))
     rows = []
     for name in tested.ids.tolist():
-        image = Image.open(place / "photos" / name).convert("RGB")
+        image = Image.open(place / "photos" / name, formats=("JPEG", "PNG", "WEBP")).convert("RGB")
         pixels = np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)) / 255
         inputs = ((pixels - mean) / std).astype(np.float32).transpose(2, 0, 1)[None]
         rows.append(session.run(["probabilities"], {"images": inputs})[0][0])

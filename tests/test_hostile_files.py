@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import resource
 import tarfile
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from counterpoise.calibrators import load_calibrator
 from counterpoise.cli.check import read_rules
@@ -181,3 +183,30 @@ def test_of_a_stray_link_to_a_folder_only_the_link_is_removed(tmp_path):
     remove_strays(folder)
     assert not any(folder.iterdir())
     assert (tmp_path / "else" / "file").exists()
+
+
+def test_a_picture_starts_no_program(tmp_path, monkeypatch):
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # where Pillow keeps what it has found
+    (tmp_path / "photos" / "dog").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "dog" / "dog.jpg", "EPS")
+    with pytest.raises(ValueError, match=r"dog\.jpg.*its format is not known") as caught:
+        load_images(tmp_path / "photos", "all")
+    assert not (tmp_path / "started").exists()
+    assert "save it as PNG" in str(caught.value)
+
+
+def test_images_are_opened_with_a_list_of_formats():
+    root = Path(__file__).parents[1]
+    sources = [path for folder in ("src", "study/src", "examples") for path in (root / folder).rglob("*.py")]
+    opened = [
+        line.strip()
+        for text in (path.read_text() for path in sources)
+        if "PIL" in text
+        for line in text.splitlines()
+        if re.search(r"(image\w*|PIL.*)\.open\(", line, re.IGNORECASE)
+    ]
+    assert len(opened) == 1
+    assert opened[0].endswith("(file, formats=FORMATS)")

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any
+from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import torch
 
 from counterpoise._extras import require
 from counterpoise.data.chunks import Chunk
+
+FORMATS: Final = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
+"""Of images that are opened, as Pillow calls them. It would hand others, such as EPS, to programs."""
 
 _MODES = {1: "L", 3: "RGB"}
 _ORIENTATION = 0x0112
@@ -30,6 +33,11 @@ _DECODING = (OSError, RuntimeError, SyntaxError, ValueError, TypeError, Attribut
 """What damaged files have made Pillow raise."""
 
 
+def open_image(file: IO[bytes]) -> Any:
+    """Pillow's image of a file in one of `FORMATS`, whatever its name says."""
+    return require("PIL.Image", extra="train", purpose="decoding images").open(file, formats=FORMATS)
+
+
 def decoded(data: bytes, *, channels: int, size: int | None) -> npt.NDArray[np.uint8]:
     """Pixels `[H, W, C]` of one encoded image, converted to grey (C = 1) or RGB (C = 3).
 
@@ -45,7 +53,7 @@ def _decoded(data: bytes, *, channels: int, size: int | None) -> tuple[npt.NDArr
         pixels = _decoded_webp(data)
         return pixels, (pixels.shape[1], pixels.shape[0])
     operations = require("PIL.ImageOps", extra="train", purpose="decoding images")
-    with image_module.open(BytesIO(data)) as opened:
+    with open_image(BytesIO(data)) as opened:
         opened.load()
         # Pillow's own `exif_transpose` writes the other tags anew, and fails on those that are odd.
         method = _UPRIGHT.get(opened.getexif().get(_ORIENTATION, 1))
@@ -140,7 +148,7 @@ def _decoded_row(
             raise data
         image, stored = _decoded(data, channels=channels, size=size)
     except unidentified:  # whose words are an address in memory
-        reason = "its format is not known" if data else "it is empty"
+        reason = f"its format is not known ({', '.join(FORMATS)} are); save it as PNG" if data else "it is empty"
         if isinstance(data, bytes) and data[4:11] in (b"ftyphei", b"ftypmif"):
             reason = "it is in HEIC, as phones write it; save it as JPEG"
         raise UnreadableImageError(f"{where}: not an image that can be read: {reason}") from None

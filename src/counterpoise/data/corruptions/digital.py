@@ -11,6 +11,7 @@ from counterpoise._extras import require
 from counterpoise.data.corruptions.draws import Draws
 from counterpoise.data.corruptions.filters import gaussian_matrix, separable
 from counterpoise.data.corruptions.levels import quantised
+from counterpoise.data.decode import open_image
 
 
 def contrast(images: Tensor, _draws: Draws, factor: float) -> Tensor:
@@ -78,7 +79,7 @@ def jpeg_compression(images: Tensor, _draws: Draws, quality: int) -> Tensor:
     def through(pixels: np.ndarray) -> np.ndarray:
         file = io.BytesIO()
         image.fromarray(pixels).save(file, "JPEG", quality=quality)
-        return np.asarray(image.open(file))
+        return np.asarray(open_image(file))
 
     return _from_rows(np.stack([through(pixels) for pixels in _as_rows(images)]))
 
