@@ -19,6 +19,7 @@ from counterpoise.data import MemoryLoader, StreamLoader, load_images, normalise
 from counterpoise.data.balance import balanced, class_weights
 from counterpoise.data.keyed import MIXING, TRANSFORM, keyed_bits
 from counterpoise.data.row_groups import class_counts, open_split
+from counterpoise.data.sets import IMAGENET_MEAN, IMAGENET_STD
 from counterpoise.data.sources import resolve
 from counterpoise.data.transforms import Mixing, Transforms
 from counterpoise.recipes import DataOptions
@@ -202,18 +203,85 @@ def test_streamed_images_are_transformed_by_the_same_keys_and_resume(folder, wor
     assert same(list(second), whole[3:])
 
 
+def cropped(image, *, row, size):
+    """Torchvision's crop of a whole image `[C, h, w]`; of a longer image than 4:3, of a part at a random place."""
+    torch.manual_seed(int(keyed_bits(3, 0, torch.tensor(row), TRANSFORM)))
+    _, height, width = image.shape
+    if width > height * 4 // 3:
+        start = int(torch.randint(width - height * 4 // 3 + 1, ()))
+        image = image[:, :, start : start + height * 4 // 3]
+    return v2.RandomResizedCrop((size, size), scale=(0.7, 1.0))(image)
+
+
 def test_a_stream_crops_from_images_as_they_are_stored(folder):
-    crop, seen = v2.RandomResizedCrop((16, 16), scale=(0.7, 1.0)), []
+    seen = []
     stored = pq.read_table(folder / "train.parquet").column("image").to_pylist()
     loader = stream(folder, ("RandomResizedCrop",), workers=1)
     for batch in loader:
         for image, row in zip(batch.images, batch.ids.tolist(), strict=True):
-            torch.manual_seed(int(keyed_bits(3, 0, torch.tensor(row), TRANSFORM)))
             decoded = v2.functional.pil_to_tensor(Image.open(BytesIO(stored[row])))
-            expected = normalised(crop(decoded)[None], loader.mean, loader.std)[0]
+            expected = normalised(cropped(decoded, row=row, size=16)[None], loader.mean, loader.std)[0]
             assert torch.equal(image, expected)
             seen.append(row)
     assert len(seen) == 30
+
+
+def own_crops(folder, *, workers=0, epoch=0):
+    """The training loader of images of unequal sizes in memory, of which six are held out."""
+    options = DataOptions(
+        name=str(folder), size=16, validation=6, workers=workers, augment=("RandomResizedCrop",), test=4
+    )
+    loader = named_data(Recipe(batch=5, seed=3, data=options)).training(3, 0, 1)
+    loader.set_epoch(epoch)
+    return loader
+
+
+def test_images_in_memory_are_cropped_from_the_whole_resized_image(folder):
+    """As Pillow resizes them: the shorter side to the size, the longer side in proportion."""
+    stored = pq.read_table(folder / "train.parquet").column("image").to_pylist()
+    for batch in (loader := own_crops(folder)):
+        for image, row in zip(batch.images, batch.ids.tolist(), strict=True):
+            opened = Image.open(BytesIO(stored[row]))
+            scale = 16 / min(opened.size)
+            resized = opened.resize([round(side * scale) for side in opened.size], Image.Resampling.BILINEAR)
+            pixels = cropped(v2.functional.pil_to_tensor(resized), row=row, size=16)
+            assert torch.equal(image, normalised(pixels[None], loader.images.mean, loader.images.std)[0])
+
+
+def test_crops_of_whole_images_resume_with_any_number_of_workers(folder):
+    whole = list(own_crops(folder))
+    first, second = own_crops(folder), own_crops(folder, workers=2)
+    list(islice(first, 2))
+    second.load_state_dict(first.state_dict())
+    assert same(list(second), whole[2:])
+
+
+THIRDS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
+
+
+@pytest.mark.parametrize("size", [(192, 64), (64, 192)])
+@pytest.mark.parametrize("pipeline", ["memory", "stream"])
+def test_training_sees_the_borders_of_long_photos(tmp_path, size, pipeline):
+    """In some batch of some epoch each third takes most of a crop; the centre alone would be green."""
+    photo = Image.new("RGB", (3, 1) if size[0] > size[1] else (1, 3))
+    photo.putdata(list(THIRDS.values()))
+    image = encoded(np.asarray(photo.resize(size, Image.Resampling.NEAREST)))
+    for split, rows in (("train", 12), ("test", 2)):
+        pq.write_table(
+            pa.table({"image": [image] * rows, "label": [0, 1] * (rows // 2)}), tmp_path / f"{split}.parquet"
+        )
+    options = DataOptions(
+        name=str(tmp_path), size=32, validation=2, workers=0, augment=("RandomResizedCrop",), pipeline=pipeline
+    )
+    loader = named_data(Recipe(batch=5, data=options)).training(0, 0, 1)
+    shares = torch.zeros(3)
+    for epoch in range(6):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            lowest = normalised(torch.zeros(1, 3, 1, 1, dtype=torch.uint8), IMAGENET_MEAN, IMAGENET_STD)
+            bright = (batch.images - lowest) > 2  # one channel in each third
+            shares = torch.maximum(shares, bright.float().mean((2, 3)).amax(0))
+    assert (shares > 0.5).all(), dict(zip(THIRDS, shares.tolist(), strict=True))
 
 
 def test_a_stream_counts_its_labels(folder):

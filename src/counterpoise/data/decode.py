@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ _UPRIGHT = {
 }
 """What undoes each orientation of EXIF, as Pillow calls it."""
 
+_LONGEST = 4
+"""Sides of a whole image beyond this ratio are resized further, so that a panorama takes no more memory than this."""
+
 _DECODING = (OSError, RuntimeError, SyntaxError, ValueError, TypeError, AttributeError, LookupError, struct.error)
 """What damaged files have made Pillow raise."""
 
@@ -43,15 +46,22 @@ def decoded(data: bytes, *, channels: int, size: int | None) -> npt.NDArray[np.u
 
     `size` resizes the shorter side to it and crops the centre, with anti-aliasing.
     """
-    return _decoded(data, channels=channels, size=size)[0]
+    return _decoded(data, channels=channels, size=size).pixels
 
 
-def _decoded(data: bytes, *, channels: int, size: int | None) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
-    """Pixels, and the width and height that are stored."""
+class _Decoded(NamedTuple):
+    """One image: pixels `[H, W, C]`, stored width and height, and the pixels of the whole image if it is resized."""
+
+    pixels: npt.NDArray[np.uint8]
+    stored: tuple[int, int]
+    whole: npt.NDArray[np.uint8]
+
+
+def _decoded(data: bytes, *, channels: int, size: int | None, whole: bool = False) -> _Decoded:
     image_module = require("PIL.Image", extra="train", purpose="decoding images")
     if size is None and channels == 3 and 0 < _plain_webp_pixels(data) <= (image_module.MAX_IMAGE_PIXELS or np.inf):
         pixels = _decoded_webp(data)
-        return pixels, (pixels.shape[1], pixels.shape[0])
+        return _Decoded(pixels, (pixels.shape[1], pixels.shape[0]), pixels)
     operations = require("PIL.ImageOps", extra="train", purpose="decoding images")
     with open_image(BytesIO(data)) as opened:
         opened.load()
@@ -69,10 +79,25 @@ def _decoded(data: bytes, *, channels: int, size: int | None) -> tuple[npt.NDArr
             upright = upright.convert("RGBA")
         # Grey becomes RGB when it is small: three channels that are alike take three times the memory.
         image = _in_mode(upright, "L" if upright.mode in ("1", "L") else _MODES[channels])
+        bilinear, entire = image_module.Resampling.BILINEAR, image
         if size is not None and image.size != (size, size):
-            image = operations.fit(image, (size, size), method=image_module.Resampling.BILINEAR)
-        pixels = np.asarray(_in_mode(image, _MODES[channels]))
-    return pixels.reshape(*pixels.shape[:2], channels), stored
+            image = operations.fit(image, (size, size), method=bilinear)
+            entire = entire.resize(_whole_size(entire.width, entire.height, size), bilinear) if whole else image
+        pixels, all_pixels = (
+            np.asarray(_in_mode(each, _MODES[channels])).reshape(each.height, each.width, channels)
+            for each in (image, entire)
+        )
+    return _Decoded(pixels, stored, all_pixels)
+
+
+def _whole_size(width: int, height: int, size: int) -> tuple[int, int]:
+    """Width and height of an image whose shorter side is resized.
+
+    >>> _whole_size(192, 64, 32), _whole_size(3000, 100, 32)
+    ((96, 32), (128, 4))
+    """
+    scale = min(size / min(width, height), _LONGEST * size / max(width, height))
+    return max(1, round(width * scale)), max(1, round(height * scale))
 
 
 def _in_mode(image: Any, mode: str) -> Any:
@@ -102,7 +127,7 @@ class Survey:
 def decoded_images(chunk: Chunk, *, channels: int, size: int | None) -> Iterator[npt.NDArray[np.uint8]]:
     """Pixels `[H, W, C]` of one row after the other; errors name the row."""
     for row in range(len(chunk.ids)):
-        yield _decoded_row(chunk, row, channels=channels, size=size, shape=None)[0]
+        yield _decoded_row(chunk, row, channels=channels, size=size, shape=None).pixels
 
 
 def decoded_chunk(
@@ -113,13 +138,19 @@ def decoded_chunk(
 
 
 def surveyed_chunk(
-    chunk: Chunk, *, channels: int, size: int | None, shape: tuple[int, ...] | None, survey: Survey
-) -> tuple[npt.NDArray[np.uint8], Chunk]:
-    """What `decoded_chunk` gives, and the rows of it that were not left out."""
-    pixels, kept = [], []
+    chunk: Chunk,
+    *,
+    channels: int,
+    size: int | None,
+    shape: tuple[int, ...] | None,
+    survey: Survey,
+    whole: bool = False,
+) -> tuple[npt.NDArray[np.uint8], Chunk, list[npt.NDArray[np.uint8]]]:
+    """What `decoded_chunk` gives, the rows of it that were not left out, and whole images if asked for."""
+    pixels, kept, entire = [], [], []
     for row in range(len(chunk.ids)):
         try:
-            image, stored = _decoded_row(chunk, row, channels=channels, size=size, shape=shape)
+            image, stored, everything = _decoded_row(chunk, row, channels=channels, size=size, shape=shape, whole=whole)
         except UnreadableImageError as error:
             if not survey.skip:
                 raise
@@ -129,12 +160,21 @@ def surveyed_chunk(
         pixels.append(image)
         kept.append(row)
         survey.sizes.append(stored)
-    return np.stack(pixels) if pixels else np.empty((0, *(shape or ())), np.uint8), chunk.part(np.array(kept, int))
+        if whole:
+            entire.append(everything)
+    stacked = np.stack(pixels) if pixels else np.empty((0, *(shape or ())), np.uint8)
+    return stacked, chunk.part(np.array(kept, int)), entire
 
 
 def _decoded_row(
-    chunk: Chunk, row: int, *, channels: int, size: int | None, shape: tuple[int, ...] | None
-) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
+    chunk: Chunk,
+    row: int,
+    *,
+    channels: int,
+    size: int | None,
+    shape: tuple[int, ...] | None,
+    whole: bool = False,
+) -> _Decoded:
     image_module = require("PIL.Image", extra="train", purpose="decoding images")
     unidentified = require("PIL", extra="train", purpose="decoding images").UnidentifiedImageError
     where, data = f"{chunk.files[row]}, row {chunk.ids[row]} of the split", chunk.images[row]
@@ -146,7 +186,7 @@ def _decoded_row(
     try:
         if isinstance(data, OSError):
             raise data
-        image, stored = _decoded(data, channels=channels, size=size)
+        found = _decoded(data, channels=channels, size=size, whole=whole)
     except unidentified:  # whose words are an address in memory
         reason = f"its format is not known ({', '.join(FORMATS)} are); save it as PNG" if data else "it is empty"
         if isinstance(data, bytes) and data[4:11] in (b"ftyphei", b"ftypmif"):
@@ -154,13 +194,14 @@ def _decoded_row(
         raise UnreadableImageError(f"{where}: not an image that can be read: {reason}") from None
     except (*_DECODING, image_module.DecompressionBombError) as error:
         raise UnreadableImageError(f"{where}: not an image that can be read: {error}") from None
+    image = found.pixels
     if shape is not None and image.shape != shape:
         raise ValueError(
             f"{where}: the image has {image.shape[1]} x {image.shape[0]} pixels and the first one "
             f"{shape[1]} x {shape[0]}; give a size that all are resized and cropped to: --data.size of `counterpoise "
             "train`, --size of `counterpoise predict`"
         )
-    return image, stored
+    return found
 
 
 def _plain_webp_pixels(data: bytes) -> int:

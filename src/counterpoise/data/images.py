@@ -19,6 +19,7 @@ from counterpoise.data.row_groups import IN_ROW_GROUPS, open_split, rows_of
 from counterpoise.data.rows import read_rows
 from counterpoise.data.sets import ImageSet
 from counterpoise.data.sources import resolve
+from counterpoise.data.whole import WholeImages
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,7 @@ class Images:
         note: what a reader of a result must know of the set.
         flip: whether a mirrored image is still of its class.
         names: of all rows of the set as it is stored, by their numbers; empty where they have none.
+        whole: the same images without a cropped border, for random crops of them; None if they are not kept.
     """
 
     pixels: Tensor
@@ -48,6 +50,7 @@ class Images:
     note: str = ""
     flip: bool = True
     names: Sequence[str] = ()
+    whole: WholeImages | None = None
 
     def __post_init__(self) -> None:
         rows = len(self.pixels)
@@ -77,6 +80,7 @@ class Images:
             pixels=self.pixels.permute(0, 2, 3, 1).index_select(0, indices).permute(0, 3, 1, 2),
             labels=self.labels[indices],
             ids=self.ids[indices],
+            whole=None if self.whole is None else self.whole.take(indices),
         )
 
     @property
@@ -151,6 +155,7 @@ def load_images(
     limit: int | None = None,
     size: int | None = None,
     in_place: bool = False,
+    whole: bool = False,
     survey: Survey | None = None,
     progress: Progress | None = None,
 ) -> Images:
@@ -165,6 +170,7 @@ def load_images(
         limit: the first rows only.
         size: resize the shorter side to it and crop the centre; needed where images differ in size.
         in_place: read Parquet files of the hub where they are, without a copy of the whole set in the hub's cache.
+        whole: with `size`, keep a copy of each image that is resized but not cropped, too.
         survey: filled with what is found; it may ask to leave out what cannot be decoded.
         progress: called with the rows read and the rows there are.
     """
@@ -180,7 +186,9 @@ def load_images(
         opened = open_split(source, split, domain=domain)
         rows = rows_of(opened if ids is None else opened.only(ids))
     where = f"{source.info.name}, split {split!r} at {source.location}"
-    return decoded_rows(rows, source.info, limit=limit, size=size, survey=survey, progress=progress, where=where)
+    return decoded_rows(
+        rows, source.info, limit=limit, size=size, whole=whole, survey=survey, progress=progress, where=where
+    )
 
 
 def decoded_rows(
@@ -190,6 +198,7 @@ def decoded_rows(
     where: str,
     size: int | None,
     limit: int | None = None,
+    whole: bool = False,
     survey: Survey | None = None,
     progress: Progress | None = None,
 ) -> Images:
@@ -199,13 +208,18 @@ def decoded_rows(
     pixels: npt.NDArray[np.uint8] | None = None
     labels: list[npt.NDArray[np.int64]] = []
     found: list[npt.NDArray[np.int64]] = []
-    filled = 0
+    filled, entire, shapes = 0, bytearray(), list[tuple[int, ...]]()
     for chunk in rows.chunks:
         if progress is not None:
             progress(int(chunk.ids[0]), rows.stored)
         chunk = chunk.part(slice(most - filled))
         shape = None if pixels is None else pixels.shape[1:]
-        decoded, chunk = surveyed_chunk(chunk, channels=info.channels, size=size, shape=shape, survey=survey)
+        decoded, chunk, borders = surveyed_chunk(
+            chunk, channels=info.channels, size=size, shape=shape, survey=survey, whole=whole and size is not None
+        )
+        for image in borders:
+            entire += image.tobytes()
+            shapes.append(image.shape)
         if len(chunk.ids):
             if pixels is None:
                 pixels = np.empty((most, *decoded.shape[1:]), np.uint8)
@@ -221,7 +235,7 @@ def decoded_rows(
         damaged = f"; the first that cannot be read: {survey.unreadable[0]}" if survey.unreadable else ""
         raise ValueError(f"{where} has no such rows{damaged}")
     images = _images_of(info, rows.classes, pixels[:filled], np.concatenate(labels), np.concatenate(found))
-    return replace(images, names=rows.names)
+    return replace(images, names=rows.names, whole=WholeImages.of(entire, shapes) if shapes else None)
 
 
 def _selected(rows: Rows, ids: Tensor) -> Rows:

@@ -15,6 +15,7 @@ from counterpoise.data.balance import balanced
 from counterpoise.data.images import Images
 from counterpoise.data.keyed import permutation
 from counterpoise.data.transforms import Mixing, Transforms
+from counterpoise.data.whole import WholeImages
 from counterpoise.data.workers import in_workers
 
 
@@ -201,7 +202,8 @@ class MemoryLoader:
             return (_selected(self._pixels, some) for some in rows)
         self._draws[:] = [_Draw(some.numpy(), their.numpy(), epoch) for some, their in zip(rows, keys, strict=True)]
         if self._transformed is None:
-            dataset = _Transformed(self._pixels, self.transforms, self.seed)
+            whole = self.images.whole if self.transforms.takes_own_size else None
+            dataset = _Transformed(self._pixels if whole is None else whole, self.transforms, self.seed)
             self._transformed = in_workers(dataset, indices=self._draws, workers=self.workers, device=self.device)
         return self._transformed
 
@@ -216,14 +218,19 @@ class _Draw(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Transformed(Dataset[Tensor]):
-    """Transforms of draws from all images, uint8 `[n, H, W, C]`."""
+    """Transforms of draws from all images, uint8 `[n, H, W, C]` or of unequal shapes."""
 
-    pixels: Tensor
+    pixels: Tensor | WholeImages
     transforms: Transforms
     seed: int
 
     def __getitem__(self, draw: _Draw) -> Tensor:
-        images, keys = _selected(self.pixels, torch.from_numpy(draw.rows)), torch.from_numpy(draw.keys)
+        pixels, keys = self.pixels, torch.from_numpy(draw.keys)
+        images: Iterable[Tensor]
+        if isinstance(pixels, WholeImages):
+            images = (pixels[row] for row in draw.rows.tolist())
+        else:
+            images = _selected(pixels, torch.from_numpy(draw.rows))
         return self.transforms(images, keys, seed=self.seed, epoch=draw.epoch)
 
 

@@ -17,14 +17,16 @@ from counterpoise._choices import TRANSFORMS
 from counterpoise._extras import require
 from counterpoise.data.keyed import MIXING, TRANSFORM, keyed_bits
 
-_OWN_SIZE = "RandomResizedCrop"
+OWN_SIZE = "RandomResizedCrop"
 """Takes images of any size, and so the only one that need not have them resized before."""
 
 _COLOUR = ("RandomGrayscale",)
 """Without effect on grey images. Of the others, what would change colours leaves grey images as they are."""
 
 _BUILD: dict[str, Callable[[Any, tuple[int, int]], Any]] = {
-    "RandomResizedCrop": lambda v2, size: v2.RandomResizedCrop(size, scale=(0.7, 1.0), antialias=True),
+    "RandomResizedCrop": lambda v2, size: v2.Compose(
+        [_window, v2.RandomResizedCrop(size, scale=(0.7, 1.0), antialias=True)]
+    ),
     "RandomCrop": lambda v2, size: v2.RandomCrop(size, padding=max(size) // 8),
     "RandomHorizontalFlip": lambda v2, _: v2.RandomHorizontalFlip(),
     "RandomVerticalFlip": lambda v2, _: v2.RandomVerticalFlip(),
@@ -51,6 +53,18 @@ scratch: crop and jitter as in DomainBed (Gulrajani and Lopez-Paz, 2021), erasin
 """
 
 
+def _window(image: Tensor) -> Tensor:
+    """A part of a long image `[C, h, w]`, of sides 4:3, at a random place.
+
+    Torchvision crops areas of at most 4:3; if 70% of the area is longer than that, it takes the centre each time.
+    """
+    for axis, other in ((-2, -1), (-1, -2)):
+        length, part = image.shape[axis], image.shape[other] * 4 // 3
+        if length > part:
+            return image.narrow(axis, int(torch.randint(length - part + 1, ())), part)
+    return image
+
+
 @dataclass(frozen=True)
 class Transforms:
     """Transforms of `torchvision.transforms.v2`, one after the other, on each image by itself.
@@ -74,7 +88,7 @@ class Transforms:
     @property
     def takes_own_size(self) -> bool:
         """Whether images may come at the size that they are stored with."""
-        return _OWN_SIZE in self.names
+        return OWN_SIZE in self.names
 
     def __call__(self, images: Iterable[Tensor], keys: Tensor, *, seed: int, epoch: int) -> Tensor:
         """Images uint8 `[C, h, w]` on the CPU, each by its own key in `keys [b]`, as uint8 `[b, C, H, W]`."""

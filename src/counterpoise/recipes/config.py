@@ -96,7 +96,8 @@ class DataOptions:
     spread: bool = False
     """Take the images that limits leave evenly from the whole set instead, where it is stored class by class."""
     size: int | None = None
-    """Resize and centre-crop images to this many pixels; None where all have one size."""
+    """Resize and centre-crop images to this many pixels; None where all have one size. RandomResizedCrop in `augment`
+    works on the whole image."""
 
     def __post_init__(self) -> None:
         sizes = {"window": self.window, "limit": self.limit, "size": self.size, "validation": self.validation}
@@ -158,7 +159,7 @@ class OptimizerOptions:
     decay: float = 0.1
     """Factor at each milestone."""
     warmup: float = 0.0
-    """Epochs over which `lr` grows linearly from zero."""
+    """Epochs over which `lr` grows linearly, step by step."""
     clip: float | None = None
     """Largest norm of the gradients of each model; None for no clipping."""
 

@@ -19,7 +19,7 @@ from counterpoise.data.row_groups import class_counts, open_split, rows_of
 from counterpoise.data.rows import read_rows
 from counterpoise.data.sources import FILES, ood_split, resolve
 from counterpoise.data.stream import StreamLoader
-from counterpoise.data.transforms import Mixing, Transforms
+from counterpoise.data.transforms import OWN_SIZE, Mixing, Transforms
 from counterpoise.models.weights import expected_normalisation
 from counterpoise.recipes.config import DataOptions, Recipe
 from counterpoise.recipes.methods import METHODS
@@ -97,7 +97,8 @@ def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
         assert test is not None
         return replace(_streamed(recipe, root=root, test=test, ood=others), fingerprints=digests)
     survey = Survey(skip=options.unreadable == "skip")
-    images = _own_images(recipe, splits.training, root=root, limit=options.limit, survey=survey)
+    whole = OWN_SIZE in options.augment
+    images = _own_images(recipe, splits.training, root=root, limit=options.limit, survey=survey, whole=whole)
     validation = (
         _own_images(recipe, splits.validation, root=root, limit=None, survey=survey) if splits.validation else None
     )
@@ -125,7 +126,8 @@ def from_images(
     """Training images in memory, of which some are held out, unless there are validation and test images."""
     images = normalised_for(recipe, images)
     require_labels(images.labels, images.ids, where=[images.name] * len(images))
-    options = recipe.data
+    options, training = recipe.data, images
+    images = replace(images, whole=None)
     kept = torch.arange(len(images))
     held = tested = None
     if test is None and options.test is not None:
@@ -145,7 +147,7 @@ def from_images(
         require_labels(validation.labels, validation.ids, where=[validation.name] * len(validation))
         validation = _like_training(validation, images)
     _require_steps(recipe, len(kept))
-    training = images.take(kept)
+    training = training.take(kept)
     transforms, mixing = _transforms(recipe, training), _mixing(recipe, training)
     counts = torch.bincount(training.labels, minlength=len(training.classes))
     return RunData(
@@ -291,12 +293,18 @@ def _has_labels(images: Images) -> bool:
 
 
 def _own_images(
-    recipe: Recipe, split: str, *, root: Path | None, limit: int | None, survey: Survey | None = None
+    recipe: Recipe,
+    split: str,
+    *,
+    root: Path | None,
+    limit: int | None,
+    survey: Survey | None = None,
+    whole: bool = False,
 ) -> Images:
     options, ids = recipe.data, None
     if options.spread and limit is not None:
         ids = stored_ids(options, split, root=root, limit=limit)
-    return _stored_images(options, split, root=root, ids=ids, limit=limit, survey=survey)
+    return _stored_images(options, split, root=root, ids=ids, limit=limit, survey=survey, whole=whole)
 
 
 def _stored_images(
@@ -307,6 +315,7 @@ def _stored_images(
     ids: Tensor | None,
     limit: int | None,
     survey: Survey | None = None,
+    whole: bool = False,
 ) -> Images:
     """Images of a split; of a set to be streamed no copy is made, because it may be larger than a disk."""
     found = survey or Survey(skip=options.unreadable == "skip")
@@ -320,6 +329,7 @@ def _stored_images(
             limit=limit,
             size=options.size,
             in_place=options.pipeline == "stream",
+            whole=whole,
             survey=found,
             progress=reading(f"{options.name}, {split}"),
         )

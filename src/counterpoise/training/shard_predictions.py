@@ -123,7 +123,9 @@ class PredictedShard:
             one = chunk.part(slice(row, row + 1))
             where = f"(row {int(one.ids[0]) - self.images.first} of this file)"
             try:
-                image, readable = surveyed_chunk(one, channels=channels, size=self.job.size, shape=None, survey=survey)
+                image, readable, _ = surveyed_chunk(
+                    one, channels=channels, size=self.job.size, shape=None, survey=survey
+                )
             except UnreadableImageError as error:
                 raise ValueError(f"{error} {where}; {SKIPPING}") from None
             except ValueError as error:
