@@ -5,6 +5,7 @@ import shlex
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import optuna
@@ -27,7 +28,9 @@ from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.folder import RunFolder, read_environment
 from counterpoise.training.study import Search, SharedStudy, Trial
 from counterpoise.training.tuning import tune
+from odd_images import pets
 from runs import edit_environment
+from test_own_images import SMALL
 
 pytestmark = pytest.mark.slow
 
@@ -326,15 +329,26 @@ def test_a_best_value_at_an_end_of_its_range_is_noted(alpha, noted, tmp_path, ca
         Trial(0, "complete", {"hyper.alpha": alpha}, metrics, "trials/0000"),
         Trial(1, "running", {"hyper.alpha": 0.8}, {}, "trials/0001"),
     )
-    print_search(Search(digits(), (ALPHA,), "nll", trials), tmp_path, recipe="digits")
+    print_search(Search(digits(), (ALPHA,), "nll", trials), tmp_path, start="digits")
     out = capsys.readouterr().out
     assert ("the best hyper.alpha lies at an end of its range" in out) == noted
     assert "trial 1 (hyper.alpha 0.8): still running in another process" in out
     assert out.endswith(f"counterpoise train digits --hyper alpha {alpha}\n")
 
 
+@pytest.mark.slow
+def test_images_of_ones_own_are_tuned_and_the_printed_command_trains_the_best(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    pets(Path("pets"))
+    cli.parse(["tune", "pets/", *SMALL, "--engine.threads=1", "--trials=1"]).run()
+    (command,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("counterpoise "))
+    assert "--engine.threads 1" in command
+    best = Path("runs/pets-mte1-tune/best.json").read_text()
+    assert cli.parse(shlex.split(command)[1:]).config == Recipe.from_json(best)
+
+
 def test_a_recipe_s_name_is_enough():
-    assert cli.parse(["tune", "digits"]) == Tune(recipe="digits", config=digits())
+    assert cli.parse(["tune", "digits"]) == Tune(start="digits", config=digits())
 
 
 def test_the_picture_shows_every_trial_and_marks_the_best():

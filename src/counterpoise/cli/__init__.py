@@ -50,9 +50,9 @@ def parse(arguments: list[str]) -> Runnable:
 
     named = None
     if name in FROM_RECIPE:
-        from counterpoise.cli.recipe_arguments import named_recipe, started_with, with_values_apart
+        from counterpoise.cli.recipe_arguments import started_with, with_values_apart
 
-        named = started_with(rest) if name == "train" else named_recipe(name, rest)
+        named = started_with(rest, command=name)
         rest = with_values_apart(rest)
     default = {} if named is None else {"default": kind(named[0], config=named[1])}
     return tyro.cli(kind, args=rest, prog=f"counterpoise {name}", **default)  # type: ignore[no-any-return]

@@ -2,7 +2,9 @@
 
 import difflib
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +14,6 @@ import tyro
 from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import Recipe
 
-RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE", help_behavior_hint="")]
 StartName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE|PATH", help_behavior_hint="")]
 RecipeFields = Annotated[Recipe, tyro.conf.arg(name="")]
 
@@ -33,30 +34,32 @@ def with_values_apart(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def named_recipe(command: str, arguments: Sequence[str]) -> tuple[str, Recipe] | None:
-    """The recipe that the arguments of a command begin with; None where they ask for help, or there are none."""
+def started_with(arguments: Sequence[str], *, command: str = "train") -> tuple[str, Recipe] | None:
+    """What a training starts with: a recipe, or images of one's own and the recipe that `--recipe` names.
+
+    None if the arguments ask for help, or there are none.
+    """
+    helped = bool({"-h", "--help"} & set(arguments))
     if not arguments:
         return None
-    if arguments[0].startswith("-"):
-        if {"-h", "--help"} & set(arguments):
+    first, chosen = arguments[0], _value_of("--recipe", arguments)
+    if first.startswith("-"):
+        if helped:
             return None
         # Options have the defaults of the recipe, so it must be known before them.
-        raise ValueError(f"the recipe comes first: counterpoise {command} RECIPE {arguments[0]} ...")
-    return arguments[0], recipe_called(arguments[0])
+        raise ValueError(f"the recipe comes first: counterpoise {command} RECIPE {first} ...")
+    if first == DEFAULT_FOR_PATHS and chosen is None and _value_of("--data.name", arguments) is None and not helped:
+        raise ValueError(f"{first} is for images of your own: counterpoise {command} PATH")
+    return first, starting_recipe(first, chosen)
 
 
-def started_with(arguments: Sequence[str]) -> tuple[str, Recipe] | None:
-    """What a training starts with: a recipe, or images of one's own and the recipe that `--recipe` names."""
-    chosen = _value_of("--recipe", arguments)
-    first = arguments[0] if arguments else "-"
-    named = _value_of("--data.name", arguments) is not None
-    if first == DEFAULT_FOR_PATHS and chosen is None and not named and not {"-h", "--help"} & set(arguments):
-        raise ValueError(f"{first} is for images of your own: counterpoise train PATH --recipe {first}")
-    if first.startswith("-") or (chosen is None and (first in RECIPES or not is_path(first))):
-        return named_recipe("train", arguments)
+def starting_recipe(start: str, chosen: str | None = None) -> Recipe:
+    """The recipe called so, or for images of one's own the chosen one."""
+    if chosen is None and (start in RECIPES or not is_path(start)):
+        return recipe_called(start)
     recipe = recipe_called(chosen or DEFAULT_FOR_PATHS)
     # Folders are stored class by class: the first images would be of the first classes.
-    return first, replace(recipe, data=replace(recipe.data, name=first, spread=True))
+    return replace(recipe, data=replace(recipe.data, name=start, spread=True))
 
 
 def recipe_called(name: str) -> Recipe:
@@ -69,13 +72,24 @@ def recipe_called(name: str) -> Recipe:
     return RECIPES[name].recipe()
 
 
+@contextmanager
+def table_questions() -> Iterator[None]:
+    """Ask with complete commands which column of a table of images is meant."""
+    from counterpoise.data.tables import AmbiguousTableError
+
+    try:
+        yield
+    except AmbiguousTableError as question:
+        raise ValueError(question.as_commands(sys.argv[1:])) from None
+
+
 def is_path(name: str) -> bool:
     """Whether there is such a file or folder, perhaps with a choice of columns behind a question mark."""
     return any(Path(each).expanduser().exists() for each in (name, name.rpartition("?")[0]) if each)
 
 
 def name_of(path: str) -> str:
-    """What a run on somebody's own images is called by.
+    """What a run on somebody's own images is called.
 
     >>> name_of("photos/"), name_of("tables/birds.csv?label=species")
     ('photos', 'birds')

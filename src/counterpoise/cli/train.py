@@ -14,7 +14,7 @@ from counterpoise._choices import DEFAULT_RISK
 from counterpoise.cli.paths import require_folder_path
 from counterpoise.cli.program import usage_errors
 from counterpoise.cli.progress import write
-from counterpoise.cli.recipe_arguments import RecipeFields, StartName, name_of
+from counterpoise.cli.recipe_arguments import RecipeFields, StartName, name_of, table_questions
 from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import Recipe
 from counterpoise.recipes.methods import METHODS, method_named
@@ -58,12 +58,8 @@ class Train:
 
     def run(self) -> None:
         """Train, and print what came of it."""
-        from counterpoise.data.tables import AmbiguousTableError
-
-        try:
+        with table_questions():
             self._compare() if self.against else self._train()
-        except AmbiguousTableError as question:
-            raise ValueError(question.as_commands(sys.argv[1:])) from None
 
     def _train(self) -> None:
         from counterpoise.training.folder import RunFolder, require_new

@@ -11,7 +11,7 @@ import tyro
 from counterpoise._extras import require_installed
 from counterpoise.cli.paths import require_folder_path
 from counterpoise.cli.program import usage_errors
-from counterpoise.cli.recipe_arguments import RecipeFields, RecipeName
+from counterpoise.cli.recipe_arguments import RecipeFields, StartName, name_of, starting_recipe, table_questions
 from counterpoise.cli.train import DataRoot
 from counterpoise.recipes.catalog import RECIPES
 from counterpoise.recipes.config import Recipe, ValidationMetric
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 class Tune:
     """Search for the best hyper-parameters of a recipe on its validation images; the test images are never loaded.
 
-    Every field of the recipe can be changed, and every number in it searched: `counterpoise tune digits --search
-    hyper.alpha=0.4:1.2 optimizer.lr=0.01:0.3:log`. The same command continues a search that was interrupted; several at
-    a time, in processes that see the same folder, share its trials.
+    Images of your own are trained by the recipe `finetune`: `counterpoise tune photos/`. Every field of the recipe can
+    be changed, and every number in it searched: `counterpoise tune digits --search hyper.alpha=0.4:1.2
+    optimizer.lr=0.01:0.3:log`. The same command continues a search that was interrupted; processes that see the same
+    folder share its trials.
     """
 
-    recipe: RecipeName
-    """A recipe; `counterpoise recipes` lists them."""
+    start: StartName
+    """A recipe, which `counterpoise recipes` lists, or the path of your images (./NAME if a recipe is called so)."""
     config: RecipeFields = field(default_factory=Recipe)
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """Folder of the search; by default `runs/RECIPE-METHOD-tune`."""
+    """Folder of the search; by default `runs/RECIPE-METHOD-tune`, or `runs/NAME-METHOD-tune` of your images."""
     trials: int = 20
     """Trainings of the whole search, over all processes."""
     search: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=LOW:HIGH[:log]", help_behavior_hint="")] = ()
@@ -50,19 +51,21 @@ class Tune:
                 raise ValueError(f"--trials must be at least 1, got {self.trials}")
             ranges = [parse_range(text, self.config) for text in self.search] or default_ranges(self.config)
             require_searchable(self.config, ranges)
+        require_installed("optuna", extra="tune", purpose="tuning")
+        name = self.start if self.start in RECIPES else name_of(self.start)
+        folder = self.out or Path("runs") / f"{name}-{self.config.method}-tune"
+        require_folder_path(folder, option="--out")
         from counterpoise.training.preflight import require_possible
 
-        require_possible(self.config, root=self.data_root)
-        require_installed("optuna", extra="tune", purpose="tuning")
-        folder = self.out or Path("runs") / f"{self.recipe}-{self.config.method}-tune"
-        require_folder_path(folder, option="--out")
-        from counterpoise.training.tuning import tune
+        with table_questions():
+            require_possible(self.config, root=self.data_root)
+            from counterpoise.training.tuning import tune
 
-        found = tune(self.config, ranges, folder, trials=self.trials, metric=self.metric, root=self.data_root)
-        print_search(found, folder, recipe=self.recipe, data_root=self.data_root)
+            found = tune(self.config, ranges, folder, trials=self.trials, metric=self.metric, root=self.data_root)
+        print_search(found, folder, start=self.start, data_root=self.data_root)
 
 
-def print_search(found: "Search", folder: Path, *, recipe: str, data_root: Path | None = None) -> None:
+def print_search(found: "Search", folder: Path, *, start: str, data_root: Path | None = None) -> None:
     """The trials, the best first, and the command that trains with the best values."""
     from counterpoise.metrics.estimates import KEY_INFO
     from counterpoise.report.numbers import metric_title, number
@@ -87,7 +90,7 @@ def print_search(found: "Search", folder: Path, *, recipe: str, data_root: Path 
                 print(f"\nthe best {searched.path} lies at an end of its range; a wider range may hold a better one")
         print(f"\nsearch: {folder / 'search.png'}\nbest:   {folder / 'best.json'}, which is trained by\n")
         root = ["--data-root", str(data_root)] if data_root is not None else []
-        print(shlex.join(["counterpoise", "train", recipe, *flags(RECIPES[recipe].recipe(), found.best), *root]))
+        print(shlex.join(["counterpoise", "train", start, *flags(starting_recipe(start), found.best), *root]))
 
 
 def flags(base: Recipe, wanted: Recipe) -> list[str]:
