@@ -75,7 +75,7 @@ def fit(
     step = 0 if resume_from is None else resume_from.step
     datamodule = RunDataModule(data, evaluation_batch=recipe.evaluation.batch, seed=recipe.seed)
     path = None if resume_from is None else str(folder.checkpoints / resume_from.file)
-    with warnings.catch_warnings(), _threads_kept():
+    with warnings.catch_warnings(), threads_kept():
         _silence()
         trainer = build_trainer(recipe, folder, step=step, callbacks=callbacks)
         L.seed_everything(recipe.seed + trainer.global_rank, verbose=False)
@@ -99,8 +99,8 @@ def fit(
 
 
 @contextmanager
-def _threads_kept() -> Iterator[None]:
-    """Leave this process with its threads: for several devices Lightning takes fewer, also of whatever comes after."""
+def threads_kept() -> Iterator[None]:
+    """Leave this process with its threads: recipes set them, and for several devices Lightning takes fewer."""
     threads, variable = torch.get_num_threads(), os.environ.get(_THREADS)
     try:
         yield

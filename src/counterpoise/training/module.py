@@ -151,8 +151,9 @@ class ObjectiveModule(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Set the learning rates, and tell the objective how far training is."""
-        progress = self.current_epoch + batch_idx / len(self.trainer.train_dataloader)  # type: ignore[arg-type]
-        factor = decay_factor(progress, epochs=self.epochs, options=self.options)
+        steps = len(self.trainer.train_dataloader)  # type: ignore[arg-type]
+        progress = self.current_epoch + batch_idx / steps
+        factor = decay_factor(progress, steps=steps, epochs=self.epochs, options=self.options)
         set_learning_rates(self.trainer.optimizers[0], factor)
         self.objective.set_progress(progress / self.epochs)
 
@@ -283,15 +284,18 @@ class LateLoader:
         yield from self._make()
 
 
-def decay_factor(progress: float, *, epochs: int, options: OptimizerOptions) -> float:
-    """What the learning rate is multiplied by after `progress` epochs of `epochs`; warm-up included.
+def decay_factor(progress: float, *, steps: int, epochs: int, options: OptimizerOptions) -> float:
+    """What the learning rate is multiplied by after `progress` epochs of `epochs`, each of `steps`; warm-up included.
 
-    >>> [round(decay_factor(p, epochs=4, options=OptimizerOptions(milestones=(2, 3))), 3) for p in (0, 1.9, 2, 3.5)]
+    >>> steps = OptimizerOptions(milestones=(2, 3))
+    >>> [round(decay_factor(p, steps=10, epochs=4, options=steps), 3) for p in (0, 1.9, 2, 3.5)]
     [1.0, 1.0, 0.1, 0.01]
-    >>> [round(decay_factor(p, epochs=4, options=OptimizerOptions(schedule="cosine", warmup=2)), 3) for p in (0, 1, 2)]
-    [0.0, 0.427, 0.5]
+    >>> cosine = OptimizerOptions(schedule="cosine", warmup=2)
+    >>> [round(decay_factor(p, steps=10, epochs=4, options=cosine), 3) for p in (0, 1, 2)]
+    [0.05, 0.469, 0.5]
     """
-    warmup = min(1.0, progress / options.warmup) if options.warmup else 1.0
+    # The first step has a rate, too: at zero it would change nothing but the statistics of BatchNorm.
+    warmup = min(1.0, (progress + 1 / steps) / options.warmup) if options.warmup else 1.0
     if options.schedule == "cosine":
         return warmup * 0.5 * (1 + math.cos(math.pi * min(1.0, progress / epochs)))
     return warmup * options.decay ** bisect_right(options.milestones, progress)

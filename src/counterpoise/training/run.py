@@ -31,6 +31,7 @@ from counterpoise.training.engine import (
     fit,
     precision_advice,
     require_devices,
+    threads_kept,
 )
 from counterpoise.training.evaluation import evaluate_run
 from counterpoise.training.folder import (
@@ -60,6 +61,7 @@ from counterpoise.training.splits import keep_split, require_same_split
 from counterpoise.training.sums import fault_of_weights, reopen, vouch
 
 
+@threads_kept()
 def train(
     recipe: Recipe,
     folder: str | Path,
@@ -95,6 +97,7 @@ def train(
         return _complete(plan, page=page)
 
 
+@threads_kept()
 def resume(
     folder: str | Path,
     *,
