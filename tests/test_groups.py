@@ -14,9 +14,10 @@ import torch
 import counterpoise
 from counterpoise.cli import parse
 from counterpoise.metrics import ScoreState
+from counterpoise.metrics.columns import MOST_GROUPS
 from counterpoise.predictions import PredictionFileError, Predictions, write_predictions
 from counterpoise.scoring import score_files
-from counterpoise.scoring.units import MOST_GROUPS
+from outside_metric import TopTwoAccuracy
 
 ROWS = 240
 
@@ -111,13 +112,36 @@ def test_what_cannot_be_grouped_by_is_refused(columns, tmp_path):
     write_csv(path, many)
     with pytest.raises(PredictionFileError, match=r"no column 'regio' \(--by\); its columns are 'id', 'prob_0'"):
         score_files([path], by=["regio"])
-    with pytest.raises(PredictionFileError, match="--by id makes more than 500 groups"):
+    with pytest.raises(PredictionFileError, match=r"p\.csv: by id: more than 500 groups; name columns of fewer values"):
         score_files([path], by="id")
     pq.write_table(pa.table({"probs": [[0.2, 0.8]] * 3, "label": [1, 0, 1]}), tmp_path / "lists.parquet")
     with pytest.raises(PredictionFileError, match=r"column 'probs' \(--by\) holds list"):
         score_files([tmp_path / "lists.parquet"], by=["probs"])
     with pytest.raises(ValueError, match="'region' must have a value for each of 2 samples, got 1"):
         counterpoise.evaluate(probabilities=[0.2, 0.3], labels=[0, 1], by={"region": ["north"]})
+
+
+class Untouched(TopTwoAccuracy):
+    """Measures nothing: what is rejected is rejected before the work."""
+
+    def sums(self, batch):
+        raise AssertionError("it was measured")
+
+
+@pytest.mark.parametrize("name", ["site", "domain"])
+def test_too_many_groups_are_rejected_in_memory_before_any_work(name):
+    by = {name: range(MOST_GROUPS + 1)}
+    with pytest.raises(ValueError, match=f"by {name}: more than 500 groups; name columns of fewer values"):
+        counterpoise.evaluate(probabilities=[0.2] * 501, labels=[0] * 501, by=by, metrics=[Untouched()])
+
+
+def test_too_many_groups_of_several_files_are_rejected(columns, tmp_path):
+    """No file by itself has too many."""
+    for part in range(3):
+        sites = [f"{part}-{row}" for row in range(ROWS)]
+        pq.write_table(pa.table(columns | {"site": sites}), tmp_path / f"part-{part}.parquet")
+    with pytest.raises(ValueError, match="by site: more than 500 groups"):
+        score_files(sorted(tmp_path.iterdir()), read_as="shards", by=["site"])
 
 
 def test_own_files_are_grouped_by_the_columns_that_they_have(columns, tmp_path):

@@ -1,6 +1,6 @@
 """Descriptions of samples: which rows are corrupted, and which belong together as a group."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +54,10 @@ def label_column(label: NDArray[Any], labels: int, names: Sequence[str] | None) 
 
 
 MARKS_OF_CORRUPTION = ("corruption", "severity")
+MOST_GROUPS = 500
+"""By columns that somebody chose."""
+_UNBOUNDED = ("domain", "label", *MARKS_OF_CORRUPTION)
+"""Columns that describe samples without anybody's choice."""
 
 
 def is_corrupted(columns: Columns, rows: int) -> Mask:
@@ -72,16 +76,28 @@ def is_corrupted(columns: Columns, rows: int) -> Mask:
     return corrupted
 
 
-def group_rows(columns: Columns) -> Iterator[tuple[GroupKey, Mask]]:
-    """The distinct descriptions of some rows, with the rows of each; nothing where there are no columns."""
+def group_rows(columns: Columns, rows: int) -> tuple[list[GroupKey], NDArray[np.intp]]:
+    """The distinct descriptions of some rows, and the place of each row's `[n]`; none if there are no columns."""
     if not columns:
-        return
+        return [], np.zeros(rows, np.intp)
     names = sorted(columns)
     codes = np.stack([columns[name].codes for name in names], -1)
     distinct, index = np.unique(codes, axis=0, return_inverse=True)
-    for place, row in enumerate(distinct.tolist()):
-        key = tuple((name, columns[name].values[code]) for name, code in zip(names, row, strict=True) if code >= 0)
-        yield key, index.reshape(-1) == place
+    keys = [
+        tuple((name, columns[name].values[code]) for name, code in zip(names, row, strict=True) if code >= 0)
+        for row in distinct.tolist()
+    ]
+    return keys, index.reshape(-1)
+
+
+def require_few_groups(keys: Iterable[GroupKey], *, unbounded: Collection[str] = _UNBOUNDED) -> None:
+    """Reject columns that make too many groups, before anything is measured for each group."""
+    chosen = {tuple(each for each in key if each[0] not in unbounded) for key in keys}
+    if len(chosen) > MOST_GROUPS:
+        names = dict.fromkeys(name for key in chosen for name, _ in key)
+        raise ValueError(
+            f"by {' '.join(names)}: more than {MOST_GROUPS:,} groups; name columns of fewer values, or bins of them"
+        )
 
 
 def group_code(key: GroupKey) -> int:
@@ -89,9 +105,7 @@ def group_code(key: GroupKey) -> int:
     return int(sample_keys([repr(key)])[0])
 
 
-def group_codes(groups: Iterable[tuple[GroupKey, Mask]], rows: int) -> Keys:
+def group_codes(keys: Sequence[GroupKey], index: NDArray[np.intp]) -> Keys:
     """The code of each row's group `[n]`; 0 without groups."""
-    codes = np.zeros(rows, np.uint64)
-    for key, own in groups:
-        codes[own] = group_code(key)
+    codes: Keys = np.array([*map(group_code, keys)] or [0], np.uint64)[index]
     return codes

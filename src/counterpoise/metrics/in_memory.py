@@ -12,7 +12,7 @@ from torch import Tensor
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.functional.paired import power_sums
-from counterpoise.metrics.columns import MARKS_OF_CORRUPTION, Column, label_column
+from counterpoise.metrics.columns import MARKS_OF_CORRUPTION, Column, group_rows, label_column, require_few_groups
 from counterpoise.metrics.comparison import PAIRED, Evaluation, paired_values
 from counterpoise.metrics.comparison import compare as compare_states
 from counterpoise.metrics.headline import OOD
@@ -262,6 +262,7 @@ def _groups(by: Mapping[str, Iterable[Any]], samples: int) -> dict[str, Column]:
             raise ValueError(
                 f"by: {name!r} must have a value for each of {samples} samples, got {len(found[name].codes)}"
             )
+    require_few_groups(group_rows(found, samples)[0], unbounded=())
     return found
 
 

@@ -18,7 +18,16 @@ from torch import Tensor
 
 from counterpoise._documents import CHANGED, DIGEST
 from counterpoise._files import content_digest, is_content_changed, read_safetensors, replacing
-from counterpoise.metrics.columns import Column, Columns, GroupKey, Mask, group_codes, group_rows, is_corrupted
+from counterpoise.metrics.columns import (
+    Column,
+    Columns,
+    GroupKey,
+    Mask,
+    group_codes,
+    group_rows,
+    is_corrupted,
+    require_few_groups,
+)
 from counterpoise.metrics.headline import Headline, accumulate, fits, measurable
 from counterpoise.metrics.inputs import SUM_TOLERANCE, PredictionBatch, prediction_table
 from counterpoise.metrics.jackknife import with_intervals_of_ids
@@ -138,8 +147,9 @@ class ScoreState:
 
     def add(self, batch: PredictionBatch, keys: Keys, *, columns: Columns) -> None:
         """Add labelled samples that have been checked."""
-        corrupted, groups = is_corrupted(columns, len(keys)), list(group_rows(columns))
-        codes = group_codes(groups, len(keys))
+        corrupted, (groups, index) = is_corrupted(columns, len(keys)), group_rows(columns, len(keys))
+        require_few_groups([*self.groups, *groups])
+        codes = group_codes(groups, index)
         self.renormalised += batch.renormalised
         self.impossible += 0 if batch.log_label is None else int((batch.log_label == -torch.inf).sum())
         self.seem_probabilities &= batch.seem_probabilities
@@ -149,8 +159,8 @@ class ScoreState:
         if corrupted.any() and not self.clean.ranks.samples:
             self.corrupted.add(_taken(batch, corrupted), keys[corrupted], codes[corrupted], options=self.options)
         self._drop_what_cannot_be_shown()
-        for key, rows in groups:
-            taken = _taken(batch, rows)
+        for place, key in enumerate(groups):
+            taken = _taken(batch, index == place)
             for sums, metric in zip(self._group(key), self.group_metrics, strict=True):
                 accumulate(sums, metric.sums(taken))
 
@@ -172,6 +182,7 @@ class ScoreState:
             raise TypeError(f"a ScoreState merges with another ScoreState, got {type(other).__name__}")
         if (mine := self._identity()) != (theirs := other._identity()):
             raise ValueError(f"cannot merge states of different options: {mine} and {theirs}")
+        require_few_groups(self.groups | other.groups)
         self.clean.merge(other.clean)
         if not self.clean.ranks.samples:
             self.corrupted.merge(other.corrupted)

@@ -146,7 +146,10 @@ class BatchScorer:
             checked = self._checked(batch, labelled, labelled=True)
             described = _columns(table)
             columns = {name: column.take(labelled) for name, column in described.items()}
-            state.add(checked, keys[labelled], columns=columns)
+            try:
+                state.add(checked, keys[labelled], columns=columns)
+            except ValueError as error:
+                raise PredictionFileError(f"{batch.file.path}: {error}") from None
             if self.options.paired:
                 corrupted = is_corrupted(described, len(labelled))
                 pairing = np.repeat(batch.pairing_keys(corrupted[::decisions], told_apart=self.told_apart), decisions)

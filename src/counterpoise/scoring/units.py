@@ -13,7 +13,7 @@ import torch
 from counterpoise.metrics.keys import Keys
 from counterpoise.metrics.protocol import Metric
 from counterpoise.metrics.state import ScoreState
-from counterpoise.predictions import PredictionFile, PredictionFileError
+from counterpoise.predictions import PredictionFile
 from counterpoise.scoring.batches import FileBatch, Marks
 from counterpoise.scoring.join import Joined, SampleJoin, Samples
 from counterpoise.scoring.plan import ModelJob, Part, Unit
@@ -21,7 +21,6 @@ from counterpoise.scoring.plan import ModelJob, Part, Unit
 T = TypeVar("T")
 R = TypeVar("R")
 
-MOST_GROUPS = 500
 """By columns that were named: each has sums of its own, and a row of a table."""
 
 States = dict[int, ScoreState]
@@ -114,7 +113,6 @@ def score_unit(
                 sink.identities(model, read.part.ood, own)
             joins.add(model, marks)
             _merge(states, {model: state})
-            _require_few_groups(models[model], states[model])
         joins.pour(sink)
     _settle(states)
     reports = []
@@ -202,15 +200,6 @@ def _reads(part: Part, file: PredictionFile, progress: Progress | None) -> Itera
         row += len(table)
         if progress is not None:
             progress(file.path.name, row, file.rows)
-
-
-def _require_few_groups(model: ModelJob, state: ScoreState) -> None:
-    by = model.reading.by
-    if by and len(state.groups) > MOST_GROUPS:
-        raise PredictionFileError(
-            f"{model.form.path}: --by {' '.join(by)} makes more than {MOST_GROUPS:,} groups; name columns of fewer "
-            "values"
-        )
 
 
 class _Joins:
