@@ -87,6 +87,32 @@ def test_intervals_hold_the_difference_of_the_population(sharper, repetitions, f
     assert min(hits.values()) >= fewest, hits
 
 
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 10**6), st.integers(12, 40))
+def test_differences_of_bounded_metrics_stay_within_their_bounds(seed, samples):
+    labels, first, second = two_models(samples, seed, sharper=2.0)
+    (difference,) = compared(labels, first, second).differences
+    for key, estimate in difference.estimates.items():
+        bound = {Key.NLL: np.inf, Key.BRIER: 2}.get(key, 1)
+        assert np.isnan(estimate.low) or -bound <= estimate.low <= estimate.high <= bound, (key, estimate)
+
+
+@pytest.mark.slow
+def test_bounded_intervals_of_few_samples_hold_the_difference(monkeypatch):
+    """Fewer than 51 of 60 have a probability below 1 in 1,000 at a coverage of 95%."""
+    monkeypatch.setattr("counterpoise.functional.intervals.BOOTSTRAP_RESAMPLES", 2)  # only values are needed
+    labels, first, second = two_models(60 * 40 + 100_000, 99)
+    whole = [counterpoise.evaluate(logits=logits, labels=labels) for logits in (first, second)]
+    hits = dict.fromkeys((Key.AUROC, Key.FPR_AT_TPR95, Key.DETECTION_ERROR_AT_TPR95, Key.AURC, Key.ECE), 0)
+    for start in range(0, 60 * 40, 40):
+        rows = slice(start, start + 40)
+        (difference,) = compared(labels[rows], first[rows], second[rows]).differences
+        for key in hits:
+            estimate = difference.estimates[key]
+            hits[key] += estimate.low <= whole[1][key].value - whole[0][key].value <= estimate.high
+    assert min(hits.values()) >= 51, hits
+
+
 def test_a_model_does_not_differ_from_itself():
     labels, first, _ = two_models(1000, 1)
     (difference,) = compared(labels, first, first).differences

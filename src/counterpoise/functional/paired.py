@@ -50,6 +50,31 @@ def paired_accuracy_interval(gained: float, lost: float, count: float, *, level:
     )
 
 
+def bounded_interval(value: float, interval: Interval, *, bound: float) -> Interval:
+    """The limits of a difference within -bound and bound, from those of an interval that knows no bounds.
+
+    As of Wilson's interval, the standard error is taken at the limit and not at the value: that of a mean of numbers
+    -bound and bound falls with `sqrt(bound^2 - x^2)`. A limit at the distance h from the value d becomes the solution x
+    of `(x - d)^2 = h^2 (bound^2 - x^2) / (bound^2 - d^2)` on its side of d. Short intervals hardly change.
+
+    >>> low, high = bounded_interval(0.3, Interval(-1.18, 1.78), bound=1.0)
+    >>> round(low, 2), round(high, 2)
+    (-0.74, 0.91)
+    """
+    if math.isinf(bound):
+        return interval
+    d = value / bound
+    spread = 1 - d**2
+    if spread <= 0:  # nothing lies beyond it
+        return Interval(max(-bound, interval.low), min(bound, interval.high))
+
+    def limit(distance: float) -> float:
+        ratio = (distance / bound) ** 2 / spread
+        return bound * (d + math.copysign(math.sqrt(ratio * (ratio + spread)), distance)) / (1 + ratio)
+
+    return Interval(limit(interval.low - value), limit(interval.high - value))
+
+
 def power_sums(values: Tensor) -> Tensor:
     """Sums of the powers 0 to 4 of values `[n]`, `[5]` in float64: what `paired_mean_interval` needs. They add up.
 

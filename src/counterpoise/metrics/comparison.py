@@ -18,11 +18,11 @@ from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import view
-from counterpoise.functional.paired import paired_accuracy_interval, paired_mean_interval
+from counterpoise.functional.paired import bounded_interval, paired_accuracy_interval, paired_mean_interval
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.headline import Headline
 from counterpoise.metrics.inputs import PredictionBatch
-from counterpoise.metrics.jackknife import left_out, left_out_ood
+from counterpoise.metrics.jackknife import largest_value, left_out, left_out_ood
 from counterpoise.metrics.scores import Scores
 from counterpoise.metrics.standard import brier_scores
 
@@ -200,7 +200,7 @@ def compare(
     for first, second in combinations(range(len(models)), 2):
         one, other = models[first], models[second]
         estimates = {
-            key: found.minus(without_each[first][key], (other[key], one[key]), level=adjusted)
+            key: found.minus(without_each[first][key], (other[key], one[key]), bound=largest_value(key), level=adjusted)
             for key, found in without_each[second].items()
             if key in without_each[first]
         }
@@ -212,6 +212,7 @@ def compare(
                 key: found.minus(
                     ood[first][name][key],
                     (other.ood[name].estimates[key], one.ood[name].estimates[key]),
+                    bound=largest_value(key),
                     level=adjusted,
                 )
                 for key, found in ood[second][name].items()
@@ -225,7 +226,8 @@ def compare(
 def _paired_difference(key: str, plain: Estimate, sums: Tensor, *, level: float) -> Estimate:
     """The difference of two means, from `power_sums` of the differences of samples."""
     if key != Key.ACCURACY:
-        return Estimate.of(plain.value, paired_mean_interval(sums, level=level))
+        interval = paired_mean_interval(sums, level=level)
+        return Estimate.of(plain.value, bounded_interval(plain.value, interval, bound=largest_value(key)))
     count, total, discordant = sums[:3].tolist()  # of hits, a difference is -1, 0 or 1
     interval = paired_accuracy_interval((discordant + total) / 2, (discordant - total) / 2, count, level=level)
     return Estimate.of(plain.value, interval)

@@ -14,7 +14,7 @@ from torch import Tensor
 from counterpoise.functional.calibration import BinSums, noise_floor
 from counterpoise.functional.detection import DEFAULT_TPR, RankCounts, interpolated_fpr_at_tpr
 from counterpoise.functional.intervals import Interval, none_seen
-from counterpoise.functional.paired import jackknife_interval
+from counterpoise.functional.paired import bounded_interval, jackknife_interval
 from counterpoise.metrics.estimates import KEY_INFO, UNDEFINED, Estimate, Key
 from counterpoise.metrics.options import JACKKNIFE_GROUPS
 from counterpoise.metrics.protocol import Contrast, Estimates, Metric, Sums, contrasts_of
@@ -31,7 +31,7 @@ _RANKING_METRICS: dict[Key, Callable[[RankCounts], Tensor]] = RANKING_METRICS | 
 }
 """As they are taken where a group is left out: a threshold that jumped from cell to cell would hide how it moves."""
 
-_UPPER_LIMITS = {Key.NLL: math.inf, Key.BRIER: 2.0}
+_UPPER_LIMITS: dict[str, float] = {Key.NLL: math.inf, Key.BRIER: 2.0}
 _BIN_SUMS = {field.name for field in fields(BinSums)}
 
 
@@ -51,8 +51,8 @@ class LeftOut:
     step: float = 0.0
     floor: float | None = None
 
-    def minus(self, other: "LeftOut", estimates: tuple[Estimate, Estimate], *, level: float) -> Estimate:
-        """The difference of two models, with its interval.
+    def minus(self, other: "LeftOut", estimates: tuple[Estimate, Estimate], *, bound: float, level: float) -> Estimate:
+        """The difference of two models, with its interval within -bound and bound.
 
         Calibration errors are biased: the interval is around their debiased values, widened by what may be left.
         """
@@ -60,15 +60,23 @@ class LeftOut:
         left_out = self.values.double() - other.values.double()
         if self.whole is None or other.whole is None:
             room = max(self.step, other.step)
-            return Estimate.of(value, jackknife_interval(value, left_out, room=room, level=level))
-        low, high = jackknife_interval(float(self.whole.value - other.whole.value), left_out, level=level)
-        return Estimate(value, low - float(other.whole.bias), high + float(self.whole.bias))
+            interval = jackknife_interval(value, left_out, room=room, level=level)
+            return Estimate.of(value, bounded_interval(value, interval, bound=bound))
+        centre = float(self.whole.value - other.whole.value)
+        low, high = jackknife_interval(centre, left_out, level=level)
+        interval = Interval(low - float(other.whole.bias), high + float(self.whole.bias))
+        return Estimate.of(value, bounded_interval(centre, interval, bound=bound))
 
     def interval(self, value: float, *, room: float, level: float) -> Interval:
         if self.whole is None:
             return jackknife_interval(value, self.values.double(), room=max(room, self.step), level=level)
         low, high = jackknife_interval(float(self.whole.value), self.values.double(), room=room, level=level)
         return Interval(low, high + float(self.whole.bias))
+
+
+def largest_value(key: str) -> float:
+    """What a metric cannot exceed, and a difference of two models neither; infinite of one from outside."""
+    return _UPPER_LIMITS.get(key, 1.0) if key in KEY_INFO else math.inf
 
 
 def left_out(grouped: Grouped, ranks: Ranks, *, clustered: bool = False) -> dict[str, LeftOut]:
@@ -105,7 +113,7 @@ def with_intervals_of_ids(scores: Scores, grouped: Grouped, ranks: Ranks) -> Sco
             return replace(estimate, low=UNDEFINED.low, high=UNDEFINED.high, floor=None)
         low, high = own.interval(estimate.value, room=none_seen(scores.samples, level=scores.level), level=scores.level)
         if key in KEY_INFO and key != Key.MEAN_GAP:
-            low, high = max(0.0, low), min(_UPPER_LIMITS.get(Key(key), 1.0), high)
+            low, high = max(0.0, low), min(largest_value(key), high)
         floor = None if estimate.floor is None else own.floor
         return replace(estimate, low=low, high=high, floor=floor)
 
