@@ -211,6 +211,35 @@ def test_states_of_other_options_do_not_merge(change, message):
         ScoreState(classes=K).merge(ScoreState(**({"classes": K} | change)))
 
 
+@settings(max_examples=10)
+@given(st.data())
+def test_every_public_count_is_merged_and_kept(data):
+    states = [ScoreState(classes=3) for _ in range(2)]
+    counts = [name for name, value in vars(states[0]).items() if type(value) is int and name.islower()]
+    public = [name for name in counts if not name.startswith("_") and name != "classes"]
+    assert {"unlabelled", "corrupted_samples", "renormalised"} <= set(public)
+    for state in states:
+        for name in public:
+            setattr(state, name, data.draw(st.integers(0, 10**12)))
+    expected = {name: sum(getattr(state, name) for state in states) for name in public}
+    states[0].merge(states[1])
+    for state in (states[0], ScoreState.from_bytes(states[0].to_bytes())):
+        assert {name: getattr(state, name) for name in public} == expected
+
+
+def test_what_files_leave_out_is_counted_over_all_of_them(tmp_path):
+    for part in range(2):
+        rows = rows_of(part, text_ids=False, clean=True)
+        labels = rows.labels.clone()
+        labels[: 2 + part] = -1
+        fog = ["fog" if row in (10, 11, 12) else None for row in range(N)]
+        table = Predictions.of(logits=rows.logits[0], labels=labels, ids=np.arange(N) + part * N, corruption=fog)
+        write_predictions(tmp_path / f"part-{part}.parquet", table)
+    said = " ".join(score_files([tmp_path]).notices)
+    assert "5 rows without a label were left out" in said
+    assert "6 corrupted samples are not in the headline" in said
+
+
 def test_odd_arguments_are_refused_with_a_remedy(tmp_path):
     state = ScoreState(classes=3)
     good = {"probabilities": [[0.5, 0.3, 0.2]], "labels": [0]}
