@@ -244,6 +244,31 @@ def test_what_cannot_be_checked_is_said(tmp_path, arguments, message):
         parse(["check", files(tmp_path)[1], *arguments]).run()
 
 
+def test_models_of_other_samples_are_said_to_be_independent(tmp_path, capsys):
+    """Files without ids whose rows differ: standard error and the table say the same of them."""
+    paths = []
+    for seed in range(2):
+        logits, labels = logits_of(200, seed=seed)
+        columns = [*torch.softmax(logits, -1).T.tolist(), labels.tolist()]
+        paths.append(tmp_path / f"model{seed}.csv")
+        head = ",".join([*(f"prob_{place}" for place in range(5)), "label"])
+        paths[-1].write_text("\n".join([head, *(",".join(map(str, row)) for row in zip(*columns, strict=True))]))
+    with pytest.raises(SystemExit):
+        parse(["check", str(paths[1]), "--against", str(paths[0]), "--require", "accuracy >= base - 0.5"]).run()
+    printed = capsys.readouterr()
+    assert "not compared sample by sample; rows without ids are matched by position" in printed.err
+    assert ", as independent samples" in printed.out
+
+
+def test_an_infinite_difference_decides_nothing():
+    sure, unsure = [[1.0, 0.0]] * 30, [[0.6, 0.4]] * 30
+    both = compare({"base": {"probabilities": sure}, "new": {"probabilities": unsure}}, labels=[0] * 29 + [1])
+    assert str(both.comparison.differences[0].estimates["nll"]) == "-inf"
+    assert "-inf (" not in str(both)
+    decision = decide(both, [Requirement.parsed("nll <= base")], level=0.95)
+    assert decision.outcome == "undecided"
+
+
 def test_any_metric_of_an_evaluation_can_be_required():
     logits, labels = logits_of(600)
     other = logits + 0.1 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))

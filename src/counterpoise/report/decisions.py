@@ -77,7 +77,7 @@ def _measured(verdict: Verdict) -> str:
 def _interval(verdict: Verdict) -> str:
     if math.isnan(verdict.estimate.low):
         return ""
-    paired = ", paired" if verdict.paired else ""
+    paired = ", paired" if verdict.paired else ", as independent samples" if verdict.requirement.relative else ""
     return f"{verdict.estimate.low:.4g} to {verdict.estimate.high:.4g}{paired}"
 
 

@@ -305,9 +305,11 @@ class _Pairing:
             sizes = [state.clean.ranks.samples + state.corrupted_samples for state in states]
             most, alike = max(sizes), min(sizes) == max(sizes) and all(map(models[0].has_ids_of, models[1:]))
             hint = "; nearly all ids are, so labels differ, or the order of classes (--class-names)" if alike else ""
+            if not all(model.first.has_ids for model in models):
+                hint = "; rows without ids are matched by position: name a column of ids with --id NAME"
             return None, [
                 f"the files do not hold the same samples: {matched:,} of {most:,} are alike (id, label, and whether "
-                f"clean, corrupted or OOD), so the models are not compared{hint}"
+                f"clean, corrupted or OOD), so the models are not compared sample by sample{hint}"
             ]
         unlike = {part.removeprefix(OOD_SET) for part, is_same in same.items() if not is_same}
         join = self._joins[CLEAN if CLEAN in self._joins else CORRUPTED]
