@@ -25,7 +25,8 @@ CLASSES_FILE: Final = "classes.txt"
 """Names of the classes of a WebDataset, one a line, beside its shards."""
 
 _PARQUET, _TAR = ".parquet", ".tar"
-_SPLITS = ("train", "validation", "valid", "val", "test")
+_SPLITS = {"train": "train", "validation": "val", "test": "test"}
+"""What the names of files of a split begin with; `val` is also the beginning of the longer forms."""
 _SHARD = re.compile(r"(?P<start>.*-)\d+-of-(?P<count>\d+)\.parquet")
 PICTURES: Final = frozenset(
     {
@@ -206,10 +207,12 @@ def _table_files(info: ImageSet, folder: Path) -> dict[str, tuple[str, ...]]:
         files = {WHOLE: by_domain or _parquet_files(folder, "train")}
     else:
         files = {
-            split: _parquet_files(folder, split, info.hub_config)
-            or _parquet_files(folder, info.hub_splits.get(split, split), info.hub_config)
-            for split in _SPLITS
+            split: _parquet_files(folder, start, info.hub_config)
+            or _parquet_files(folder, info.hub_splits.get(split, start), info.hub_config)
+            for split, start in _SPLITS.items()
         }
+        if files["validation"] == files["test"]:  # which the hub calls so
+            files["validation"] = ()
     return {split: found for split, found in files.items() if found}
 
 
@@ -225,7 +228,7 @@ def _by_split(files: Iterable[Path | Address]) -> dict[str, tuple[str, ...]]:
     """Files by the split that their names start with, in the order of names; all where none does."""
     every = {file.name: _location(file) for file in files}
     names = sorted(every)
-    splits = {split: tuple(every[name] for name in names if name.startswith(split)) for split in _SPLITS}
+    splits = {split: tuple(every[name] for name in names if name.startswith(start)) for split, start in _SPLITS.items()}
     found = {split: files for split, files in splits.items() if files}
     return found or ({WHOLE: tuple(every[name] for name in names)} if every else {})
 
@@ -296,7 +299,7 @@ def _of_path_table(address: str, path: Path) -> DataSource:
 
 def _of_folder(path: Path) -> DataSource:
     name = path.resolve().name
-    files = {split: found for split in _SPLITS if (found := _parquet_files(path, split))}
+    files = {split: found for split, start in _SPLITS.items() if (found := _parquet_files(path, start))}
     files = files or ({WHOLE: found} if (found := _parquet_files(path, "")) else {})
     if files:
         return _of_stored(name, str(path), files)

@@ -108,9 +108,9 @@ class DataOptions:
             problems.append(f"data.augment: there is no {', '.join(unknown)}; there are {', '.join(TRANSFORMS)}")
         if self.balance == "sampler" and self.pipeline == "stream":
             problems.append("data.balance sampler needs data.pipeline memory; a stream takes data.balance weights")
-        if self.pipeline == "stream" and (self.test is not None or self.stratify or self.unreadable == "skip"):
+        if self.pipeline == "stream" and (self.stratify or self.unreadable == "skip"):
             problems.append(
-                "data.test, data.stratify and data.unreadable skip need all images beforehand: use data.pipeline memory"
+                "data.stratify and data.unreadable skip need all images beforehand: use data.pipeline memory"
             )
         if self.validation_rows == "hashed" and self.stratify:
             problems.append("data.stratify chooses by class, data.validation_rows hashed by position: choose one")

@@ -27,9 +27,10 @@ from counterpoise.training.findings import beside_classes, findings, left_out, m
 from counterpoise.training.progress import say
 from counterpoise.training.splits import (
     TEST_SEED,
+    Splits,
     fingerprints_of,
     held_out,
-    held_out_rows,
+    held_out_of_stream,
     is_own,
     require_test_images,
     splits_of,
@@ -94,8 +95,8 @@ def named_data(recipe: Recipe, *, root: Path | None = None) -> RunData:
     digests = partial(fingerprints_of, recipe, root=root)
     others = {name: partial(_ood_images, recipe, name, root=root, limit=most) for name in recipe.evaluation.ood}
     if options.pipeline == "stream":
-        assert test is not None
-        return replace(_streamed(recipe, root=root, test=test, ood=others), fingerprints=digests)
+        data = _streamed(recipe, splits, root=root)
+        return replace(data, test=test or data.test, ood=others, fingerprints=digests)
     survey = Survey(skip=options.unreadable == "skip")
     whole = OWN_SIZE in options.augment
     images = _own_images(recipe, splits.training, root=root, limit=options.limit, survey=survey, whole=whole)
@@ -148,7 +149,7 @@ def from_images(
         validation = _like_training(validation, images)
     _require_steps(recipe, len(kept))
     training = training.take(kept)
-    transforms, mixing = _transforms(recipe, training), _mixing(recipe, training)
+    transforms, mixing = _varied(recipe, training)
     counts = torch.bincount(training.labels, minlength=len(training.classes))
     return RunData(
         training=lambda seed, rank, world: MemoryLoader(
@@ -186,37 +187,39 @@ def _like_training(validation: Images, training: Images) -> Images:
     return replace(validation, labels=labels, classes=training.classes, mean=training.mean, std=training.std)
 
 
-def _streamed(
-    recipe: Recipe, *, root: Path | None, test: Callable[[], Images], ood: Mapping[str, Callable[[], Images]]
-) -> RunData:
+def _streamed(recipe: Recipe, splits: Splits, *, root: Path | None) -> RunData:
     """Training images that are read as they are needed; those held out are in memory once they are."""
     options, source = recipe.data, resolve(recipe.data.name, root=root)
-    told = reading(f"{options.name}, train", what="files")
-    opened = open_split(source, "train", domain=options.domain, progress=told)
+    told = reading(f"{options.name}, {splits.training}", what="files")
+    opened = open_split(source, splits.training, domain=options.domain, progress=told)
     total = opened.taking_part
     if options.limit is not None and options.limit < total:
         chosen = opened.numbers(evenly(total, options.limit)) if options.spread else None
         opened = opened.head(options.limit) if chosen is None else opened.only(chosen)
         total = options.limit
-    held = held_out_rows(total, size=options.validation, seed=recipe.seed, rule=options.held_out_rule)
-    rows = opened.numbers(held)
-    training = opened.without(rows)
+    tested, rows = map(opened.numbers, held_out_of_stream(options, splits, rows=total, seed=recipe.seed))
+    training = opened.without(torch.cat([tested, rows]))
     _require_steps(recipe, training.taking_part)
-    where = f"{source.info.name}, split 'train' at {source.location}"
+    where = f"{source.info.name}, split {splits.training!r} at {source.location}"
     example = normalised_for(recipe, decoded_rows(rows_of(opened.head(1)), source.info, size=options.size, where=where))
+
+    def decoded(chosen: Tensor, what: str) -> Images:
+        told = reading(f"{options.name}, {what} images")
+        return decoded_rows(rows_of(opened.only(chosen)), source.info, size=options.size, where=where, progress=told)
 
     @cache
     def validation() -> Images:
-        told = reading(f"{options.name}, validation images")
-        found = decoded_rows(rows_of(opened.only(rows)), source.info, size=options.size, where=where, progress=told)
+        stored = splits.validation
+        found = _own_images(recipe, stored, root=root, limit=None) if stored else decoded(rows, "validation")
         require_labels(found.labels, found.ids, where=[found.name] * len(found))
-        return normalised_for(recipe, found)
+        return _like_training(found, example)
 
-    transforms, mixing = _transforms(recipe, example), _mixing(recipe, example)
+    some = limited(len(tested), recipe.evaluation.images, spread=options.spread)
+    transforms, mixing = _varied(recipe, example)
     return RunData(
         training=lambda seed, rank, world: StreamLoader(
             options.name,
-            "train",
+            splits.training,
             batch=recipe.batch,
             seed=seed,
             augmentation=augmentation(recipe, example),
@@ -236,10 +239,10 @@ def _streamed(
         ),
         example=example,
         load_validation=validation,
-        validation_rows=rows,
+        validation_rows=rows if splits.validation is None else None,
         class_weights=class_weights(class_counts(training)) if options.balance == "weights" else None,
-        test=test,
-        ood=ood,
+        test=partial(decoded, tested[some], "test"),
+        test_rows=tested if len(tested) else None,
     )
 
 
@@ -335,14 +338,9 @@ def _stored_images(
         )
     except UnreadableImageError as error:
         raise ValueError(f"{error}; {_SKIPPING}") from None
-    if survey is None:
-        _say_left_out(found)
-    return images
-
-
-def _say_left_out(survey: Survey) -> None:
-    for line in left_out(survey):
+    for line in () if survey else left_out(found):
         say(line)
+    return images
 
 
 def _ood_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | None) -> Images:
@@ -352,7 +350,8 @@ def _ood_images(recipe: Recipe, name: str, *, root: Path | None, limit: int | No
         images = load_images(name, split, root=root, limit=limit, size=recipe.data.size, survey=survey)
     except UnreadableImageError as error:
         raise ValueError(f"{error}; {_SKIPPING}") from None
-    _say_left_out(survey)
+    for line in left_out(survey):
+        say(line)
     # Sets of one name would be scored as one: near/test.parquet and far/test.parquet.
     names = [resolve(other, root=root).info.name for other in recipe.evaluation.ood]
     return images if names.count(images.name) == 1 else replace(images, name=name)
@@ -392,10 +391,8 @@ def augmentation(recipe: Recipe, images: Images) -> Augmentation | None:
     return Augmentation(padding=recipe.data.padding, flip=recipe.data.flip and images.flip)
 
 
-def _transforms(recipe: Recipe, images: Images) -> Transforms | None:
-    return Transforms(recipe.data.augment, tuple(images.pixels.shape[1:])) if recipe.data.augment else None
-
-
-def _mixing(recipe: Recipe, images: Images) -> Mixing | None:
-    options = recipe.data
-    return Mixing(options.mixup, options.cutmix, len(images.classes)) if options.mixes else None
+def _varied(recipe: Recipe, images: Images) -> tuple[Transforms | None, Mixing | None]:
+    """What the recipe makes of training images, if not crops and flips alone."""
+    options, shape = recipe.data, tuple(images.pixels.shape[1:])
+    mixing = Mixing(options.mixup, options.cutmix, len(images.classes)) if options.mixes else None
+    return Transforms(options.augment, shape) if options.augment else None, mixing

@@ -38,7 +38,7 @@ def splits_of(source: DataSource, options: DataOptions) -> Splits:
     if source.info.domains or not stored:
         return Splits("train", None, "test")
     training = WHOLE if set(stored) == {WHOLE} else "train"
-    validation = "validation" if source.kind in FILES and "validation" in stored else None
+    validation = "validation" if is_own(source) and "validation" in stored else None
     # Without either, that there are none is said where they are needed: a search chooses by validation images alone.
     return Splits(training, validation, "test" if "test" in stored or options.test is None else None)
 
@@ -101,6 +101,20 @@ def held_out_rows(rows: int, *, size: int | float, seed: int, rule: HeldOutRows)
     if rule == "hashed":
         return hold_out_hashed(rows, size=size, seed=seed)
     return hold_out(rows, size=size, seed=seed)[1]
+
+
+def held_out_of_stream(options: DataOptions, splits: Splits, *, rows: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Sorted positions of the test images and of the validation images among some rows; none of what is stored."""
+    none = torch.tensor([], dtype=torch.int64)
+    tested = (
+        none
+        if splits.test is not None or options.test is None
+        else hold_out(rows, size=options.test, seed=TEST_SEED)[1]
+    )
+    if splits.validation is not None:
+        return tested, none
+    chosen = held_out_rows(rows - len(tested), size=options.validation, seed=seed, rule=options.held_out_rule)
+    return tested, chosen + torch.searchsorted(tested - torch.arange(len(tested)), chosen, right=True)
 
 
 def _require_classes(source: DataSource) -> None:
