@@ -176,6 +176,16 @@ def test_photos_become_as_large_as_those_of_the_run(tmp_path, trained):
         load_images(photos(photos(tmp_path / "two", {"a": 1}, size=(7, 9)), {"b": 1}), "all")
 
 
+def test_an_exported_file_resizes_photos_as_its_metadata_say(tmp_path, trained):
+    run, data = trained
+    parse(["export", str(run), "--to", "onnx", "--out", str(tmp_path / "model.onnx")]).run()
+    found = predicted(tmp_path / "model.onnx", data, tmp_path)
+    expected = by_id(predicted(run, data, tmp_path, "--raw"))
+    assert {*by_id(found)} == {*expected}
+    for sample, values in zip(found.ids.tolist(), found.values, strict=True):
+        np.testing.assert_allclose(values, expected[sample][1], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("split", ["test", "validation"])
 def test_what_a_run_held_out_is_predicted_by_name(tmp_path, trained, split, capsys):
     run, data = trained

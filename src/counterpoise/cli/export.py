@@ -185,6 +185,11 @@ class Export:
         from counterpoise.calibrators import FitState, TemperatureScaling, load_calibrator
 
         if self.temperature is None:
+            if self.member is None:
+                write(
+                    "note: no temperature is folded in; --temperature fitted folds in the one that `counterpoise "
+                    "predict` divides the logits of a run by\n"
+                )
             return None
         if self.temperature == FITTED:
             scaling = self._fitted_temperature()

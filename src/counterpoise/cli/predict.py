@@ -45,6 +45,8 @@ class Predict:
     """What becomes of images that cannot be decoded: those that are skipped are named; by default as in training."""
     corruptions: tuple[str, ...] = ()
     """CIFAR-C-style corruptions to predict too; `standard` for the usual 15, `all` for 19."""
+    raw: Flag = False
+    """Give logits before temperature scaling; by default a run's are divided by the temperature that ships."""
     device: str | None = None
     """Where to compute, such as cuda; by default cpu, or cuda with --gpus-per-worker."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE|FOLDER", help_behavior_hint="")] = None
@@ -114,6 +116,7 @@ class Predict:
             size=self.size,
             ood=self.ood,
             unreadable=self.unreadable,
+            raw=self.raw,
             device=self.device or ("cuda" if self.gpus_per_worker else "cpu"),
         )
         with engine_of(workers=self.workers, ray=self.ray, gpus=self.gpus_per_worker) as engine:
@@ -139,7 +142,13 @@ class Predict:
         trained_folders(RunFolder(self.model))
         source = resolve(self.data, root=self.data_root)
         from counterpoise.training.devices import require_device
-        from counterpoise.training.evaluation import OOD_PREFIX, predict, prediction_file
+        from counterpoise.training.evaluation import (
+            OOD_PREFIX,
+            of_temperature,
+            predict,
+            prediction_file,
+            shipped_temperature,
+        )
         from counterpoise.training.inputs import load_inputs
         from counterpoise.training.networks import load_run
         from counterpoise.training.own_data import own_data
@@ -175,6 +184,11 @@ class Predict:
         elif name.startswith(OOD_PREFIX):  # a run takes files of such names for OOD images
             name = f"own_{name}"
         path = out or prediction_file(RunFolder(self.model), name)
+        # OOD predictions in the run's folder are scored with its own test predictions, which are not scaled.
+        raw = self.raw or (self.ood and out is None)
+        temperature = 1.0 if raw else shipped_temperature(RunFolder(self.model))
+        if temperature != 1:
+            told(of_temperature(temperature))
         predict(
             trained,
             images,
@@ -182,6 +196,7 @@ class Predict:
             split="test" if usual else split,
             ood=self.ood,
             corruptions=self.corruptions,
+            temperature=temperature,
             device=device,
             say=told,
             progress=progress.rows,

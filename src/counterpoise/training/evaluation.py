@@ -15,6 +15,7 @@ from torch import Tensor
 from counterpoise._addresses import as_path
 from counterpoise._digests import digest_path, is_vouched
 from counterpoise._files import FilePath, write_text
+from counterpoise.calibrators import FitState
 from counterpoise.data.chunks import class_places
 from counterpoise.data.corruptions import corrupted
 from counterpoise.data.holding_out import limited
@@ -30,7 +31,8 @@ from counterpoise.objectives.models import call_for_logits
 from counterpoise.predictions import MISSING_LABEL, Predictions, PredictionWriter, read_predictions
 from counterpoise.recipes.checks import corruption_names
 from counterpoise.recipes.config import EvaluationOptions, Recipe, ValidationMetric
-from counterpoise.scoring import Progress, score_files
+from counterpoise.recipes.methods import METHODS
+from counterpoise.scoring import Progress, fit_temperature, score_files
 from counterpoise.scoring.batches import checked_rows, clean_rows
 from counterpoise.training.data import RunData, require_same_kind
 from counterpoise.training.devices import full_float32
@@ -91,6 +93,7 @@ def predict(
     split: str,
     ood: bool = False,
     corruptions: tuple[str, ...] = (),
+    temperature: float = 1.0,
     device: str = "cpu",
     say: Say = lambda _: None,
     progress: Progress | None = None,
@@ -104,6 +107,7 @@ def predict(
         split: that the images are of.
         ood: out of distribution; labels of other classes are left out.
         corruptions: names, of which each severity of the recipe is predicted after the clean images.
+        temperature: that logits are divided by.
         device: where to compute.
         say: told what is under way.
         progress: called after every batch with what is predicted, and with the rows done and to be done.
@@ -131,7 +135,7 @@ def predict(
                 rows = len(logits)
                 writer.append(
                     Predictions.of(
-                        logits=logits.cpu(),
+                        logits=logits.cpu() / temperature,
                         labels=batch.labels.cpu(),
                         ids=_sample_ids(images, batch.ids.tolist(), corruption, severity, number=number),
                         data_set=images.name,
@@ -145,6 +149,23 @@ def predict(
                 done += rows
                 if progress is not None:
                     progress(f"{images.name}, {split}", done, total)
+
+
+def shipped_temperature(run: RunFolder) -> float:
+    """The temperature that `export --temperature fitted` folds in; 1 for an ensemble, whose members ship one by one."""
+    path = prediction_file(run, "validation")
+    if METHODS[run.recipe().method].members > 1 or not path.is_file():
+        return 1.0
+    scaling = fit_temperature(path)
+    return scaling.temperature if scaling.state == FitState.CONVERGED else 1.0
+
+
+def of_temperature(temperature: float) -> str:
+    """What to say of logits that were divided by one."""
+    return (
+        f"note: logits are divided by {temperature:.4g}, the temperature fitted on the validation images; "
+        "--raw for logits before temperature scaling"
+    )
 
 
 def measuring_streams() -> list[Stream]:

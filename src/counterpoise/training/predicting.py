@@ -34,6 +34,7 @@ from counterpoise.recipes.config import DataOptions, Unreadable
 from counterpoise.scoring import Progress
 from counterpoise.scoring.files import score_models
 from counterpoise.scoring.models import ModelFiles
+from counterpoise.training.evaluation import of_temperature
 from counterpoise.training.image_shards import ImageShard, content_digests, image_shards
 from counterpoise.training.own_data import OwnData
 from counterpoise.training.predictors import loaded, model_source
@@ -111,6 +112,7 @@ def predicted_shards(
     size: int | None = None,
     ood: bool = False,
     unreadable: Unreadable | None = None,
+    raw: bool = False,
     batch: int | None = None,
     device: str = "cpu",
 ) -> list[PredictedShard]:
@@ -124,18 +126,23 @@ def predicted_shards(
         split: of the data; by default `test`, or all where they are not divided.
         domain: of the data, for sets of domains; such a set is one file.
         root: folder of the local data sets.
-        size: resize the shorter side of images to it and crop the centre; by default as the run did.
+        size: resize the shorter side of images to it and crop the centre; by default as the run did, or, for
+            another model, to the size that its configuration or its metadata state.
         ood: out of distribution; labels are left out.
         unreadable: what is done with images that cannot be decoded; by default what the run did, or they are refused.
+        raw: give the logits of a run before temperature scaling; by default they are divided by the temperature that
+            ships, fitted on its validation images.
         batch: images that are predicted at a time; by default as many as the run's recipe says, or 500.
         device: where to compute.
     """
     for name, value in {"size": size, "batch": batch}.items():
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    source = model_source(model, config)
+    source = model_source(model, config, raw=raw)
     about = loaded(source, "cpu")  # whoever gives out the work may have no other device
-    own = about.own.options if about.own is not None else DataOptions(size=None, unreadable="refuse")
+    own = about.own.options if about.own is not None else DataOptions(size=_side(about.config), unreadable="refuse")
+    if about.own is not None and about.config.temperature != 1:
+        say(of_temperature(about.config.temperature))
     job = Job(
         source,
         device,
@@ -147,6 +154,12 @@ def predicted_shards(
         unreadable or own.unreadable,
     )
     return [PredictedShard(job, images) for images in _own_shards(about.own, data, split, domain=domain, root=root)]
+
+
+def _side(config: ModelConfig) -> int | None:
+    """Height and width of the images that a model takes, if they are equal."""
+    _, height, width = config.shape or (0, 0, 1)
+    return height if height == width else None
 
 
 def write_shards(

@@ -21,6 +21,7 @@ from counterpoise.objectives.models import call_for_logits, require_model
 from counterpoise.predictions import Header
 from counterpoise.recipes.config import EvaluationOptions
 from counterpoise.training.devices import full_float32, require_device
+from counterpoise.training.evaluation import config_of, shipped_temperature
 from counterpoise.training.folder import RunFolder, installed_versions, local_run, trained_folders
 from counterpoise.training.networks import Members, header_of, image_shape, load_run, stated_lists
 from counterpoise.training.own_data import OwnData, own_data
@@ -84,10 +85,11 @@ class ModelSource(Protocol):
 
 @dataclass(frozen=True)
 class RunModel:
-    """The trained model of a run, in a folder that each process can read."""
+    """The trained model of a run, in a folder that each process can read; `raw` before temperature scaling."""
 
     folder: FilePath
     digest: str
+    raw: bool = False
 
     def load(self, device: str) -> Predictor:
         require_device(device)
@@ -96,7 +98,7 @@ class RunModel:
         model = trained.model.eval().to(device).float()
         return Predictor(
             logits=lambda images: call_for_logits(model, (images,), {}),
-            config=ModelConfig(trained.classes, shape=trained.shape, mean=trained.mean, std=trained.std),
+            config=config_of(trained, temperature=1.0 if self.raw else shipped_temperature(run)),
             header=header_of(trained),
             batch=trained.recipe.evaluation.batch,
             members=len(model.models) if isinstance(model, Members) else None,
@@ -176,8 +178,12 @@ class OwnModel:
         return _unpickled, (hashlib.sha256(self._pickled).hexdigest(), self._pickled)
 
 
-def model_source(model: "str | FilePath | nn.Module", config: ModelConfig | None = None) -> ModelSource:
+def model_source(
+    model: "str | FilePath | nn.Module", config: ModelConfig | None = None, *, raw: bool = False
+) -> ModelSource:
     """What finds a model: the folder of a run, an ONNX file or its address, or a module with its configuration."""
+    if raw and (isinstance(model, nn.Module) or as_path(model).suffix.lower() == ".onnx"):
+        raise ValueError("raw logits are those of a run: an ONNX file has its temperature within, a module in config")
     if isinstance(model, nn.Module):
         if config is None or config.shape is None:
             raise ValueError("a module says nothing of its classes and images: give config=ModelConfig(..., shape=...)")
@@ -190,7 +196,9 @@ def model_source(model: "str | FilePath | nn.Module", config: ModelConfig | None
         raise ValueError(f"{path} is a run, which has its own configuration: leave config out")
     folders = trained_folders(RunFolder(local_run(path)))
     digests = "\n".join(digest_of(each.primary) for each in folders)
-    return RunModel(path.absolute() if isinstance(path, Path) else path, hashlib.sha256(digests.encode()).hexdigest())
+    return RunModel(
+        path.absolute() if isinstance(path, Path) else path, hashlib.sha256(digests.encode()).hexdigest(), raw
+    )
 
 
 @lru_cache(maxsize=2)
