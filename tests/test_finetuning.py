@@ -25,6 +25,7 @@ from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.engine import fit
 from counterpoise.training.folder import EPOCH_COLUMNS, STEP_COLUMNS, RowLog, RunFolder
 from counterpoise.training.networks import recipe_models
+from counterpoise.training.optimizers import trunk_parameters
 from runs import Stop, Tell, ending, small_data, small_recipe
 
 pytestmark = pytest.mark.slow
@@ -243,6 +244,30 @@ def test_ctrl_c_saves_the_step_and_a_second_one_does_not_wait(tmp_path, monkeypa
     assert read_manifest(RunFolder(tmp_path / "told").checkpoints).last.step == 3
     resume(tmp_path / "told", data=small_data(found), page=False)
     assert ending(tmp_path / "told") == ending(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("deit_tiny_distilled_patch16_224", ("head.", "head_dist.")),
+        ("levit_128s", ("head.linear.", "head_dist.linear.")),
+    ],
+)
+def test_networks_with_two_heads_take_new_classes(tmp_path, name, heads):
+    torch.manual_seed(3)
+    trained = created(name, num_classes=5).state_dict()
+    save_file(trained, tmp_path / "five.safetensors")
+    backbone = Backbone(f"timm/{name}", small_images=False, weights=str(tmp_path / "five.safetensors"))
+    model = build_model(backbone, classes=3, seed=0)
+    found = model.state_dict()
+    new = {key for key in found if key.startswith(heads) and not torch.equal(found[key], trained[key])}
+    assert all(any(key.startswith(head) for key in new) for head in heads)
+    assert all(torch.equal(found[key], trained[key]) for key in found if not key.startswith(heads))
+    assert model.eval()(torch.zeros(1, 3, 224, 224)).shape == (1, 3)
+    trunk = {id(parameter) for parameter in trunk_parameters(model)}
+    assert {key for key, parameter in model.named_parameters() if id(parameter) not in trunk} == {
+        key for key, _ in model.named_parameters() if key.startswith(heads)
+    }
 
 
 def test_pretrained_weights_come_from_the_hubs_cache_without_a_network(tmp_path):

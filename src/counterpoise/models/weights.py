@@ -36,16 +36,18 @@ def load_weights(model: nn.Module, backbone: Backbone, *, classes: int, channels
         return f"{backbone.name} with random weights"
     source, tensors = _tensors(backbone, channels=channels)
     kept = _put(model, tensors, source=source, name=backbone.name)
-    reset = getattr(model.get_submodule(head_of(model)), "reset_parameters", None)
-    if not kept and callable(reset):
+    heads = heads_of(model)
+    for head in () if kept else heads:
         # As torch initialises any new layer. Libraries' own rules are for training from scratch: that of timm's
         # EfficientNets gives so large logits where classes are few that the first epoch goes to shrinking them.
-        reset()
+        if callable(reset := getattr(model.get_submodule(head), "reset_parameters", None)):
+            reset()
     normalisation, known = expected_normalisation(backbone, channels=channels), getattr(model, "pretrained_cfg", None)
-    described: dict[str, Any] = {"classifier": head_of(model)} | (normalisation._asdict() if normalisation else {})
+    classifier = heads[0] if len(heads) == 1 else heads
+    described: dict[str, Any] = {"classifier": classifier} | (normalisation._asdict() if normalisation else {})
     model.pretrained_cfg = (known if isinstance(known, dict) else {}) | described  # type: ignore[assignment]
-    head = f"its head of {classes} classes too" if kept else f"with a new head of {classes} classes"
-    return f"{backbone.name} with the weights of {source}, {head}"
+    said = f"its head of {classes} classes too" if kept else f"with a new head of {classes} classes"
+    return f"{backbone.name} with the weights of {source}, {said}"
 
 
 def expected_normalisation(backbone: Backbone, *, channels: int) -> Normalisation | None:
@@ -75,22 +77,25 @@ def _stated_normalisation(backbone: Backbone) -> Normalisation | None:
     return None
 
 
-def head_of(model: nn.Module) -> str:
-    """The name of a classifier's last layer: what timm calls the classifier, else the last module with parameters.
+def heads_of(model: nn.Module) -> tuple[str, ...]:
+    """Names of a classifier's last layers: what timm calls the classifier, else the last module with parameters.
 
-    >>> head_of(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
-    '2'
+    Distilled transformers and a few other networks of timm have two heads, whose logits they average.
+
+    >>> heads_of(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+    ('2',)
     """
     config = getattr(model, "pretrained_cfg", None)
     named = config.get("classifier") if isinstance(config, dict) else None
     if isinstance(named, str):
-        return str(named)
-    holders: list[str] = [
-        name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))
-    ]
+        return (named,)
+    modules = dict(model.named_modules())
+    if isinstance(named, list | tuple) and (heads := tuple(name for name in named if name in modules)):
+        return heads
+    holders = [name for name, module in modules.items() if any(True for _ in module.parameters(recurse=False))]
     if not holders:
         raise ValueError(f"{type(model).__name__} has no parameters, and so no head")
-    return holders[-1]
+    return (holders[-1],)
 
 
 def misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
@@ -109,10 +114,10 @@ def misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list
 def _put(model: nn.Module, tensors: Mapping[str, Tensor], *, source: str, name: str) -> bool:
     """Fill the model, all of it or all but its head; whether the head was filled too."""
     expected = model.state_dict()
-    head = f"{head_of(model)}."
-    own = {key for key in expected if key.startswith(head)}
+    heads = tuple(f"{head}." for head in heads_of(model))
+    own = {key for key in expected if key.startswith(heads)}
     kept = all(key in tensors and tensors[key].shape == expected[key].shape for key in own)
-    left = set() if kept else own | {key for key in tensors if key.startswith(head)}
+    left = set() if kept else own | {key for key in tensors if key.startswith(heads)}
     wanted = {key: value for key, value in expected.items() if key not in left}
     given = {
         # Weights that are stored in half precision train in the network's own.

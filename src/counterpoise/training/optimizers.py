@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from counterpoise._extras import require
-from counterpoise.models.weights import head_of
+from counterpoise.models.weights import heads_of
 from counterpoise.objectives import Objective
 from counterpoise.objectives.models import network_in
 from counterpoise.recipes.config import OptimizerOptions
@@ -64,7 +64,7 @@ def parameter_groups(objective: Objective, options: OptimizerOptions) -> list[Gr
 def trunk_parameters(model: nn.Module) -> list[nn.Parameter]:
     """All parameters of a network but those of its head."""
     network = network_in(model)
-    head = {id(parameter) for parameter in network.get_submodule(head_of(network)).parameters()}
+    head = {id(parameter) for name in heads_of(network) for parameter in network.get_submodule(name).parameters()}
     return [parameter for parameter in model.parameters() if id(parameter) not in head]
 
 
