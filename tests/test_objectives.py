@@ -1,7 +1,9 @@
 """Objectives: the contract, inputs and outputs of every kind, and what ships."""
 
 import copy
+import re
 import threading
+import warnings
 from functools import partial
 from types import SimpleNamespace
 
@@ -248,6 +250,24 @@ def test_tied_weights_inside_one_model_stand_in_one_group_once():
 def test_groups_are_named_and_rated():
     groups = MutualTransport(net(), [net()], 0.8).parameter_groups(lr=0.1, auxiliary_lr=0.01)
     assert [(group["name"], group["lr"]) for group in groups] == [("primary", 0.1), ("auxiliaries", 0.01)]
+
+
+@pytest.mark.parametrize(
+    "build", [lambda f: MutualTransport(f, [net()], 0.8), lambda f: SupervisedObjective(f, cross_entropy)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_primary_that_ends_in_softmax_is_warned_of_once(build, dtype):
+    found = {}
+    for end in (nn.Softmax(-1), nn.LogSoftmax(-1), nn.Identity(), nn.Sigmoid()):
+        objective = build(nn.Sequential(net(), end)).to(dtype)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                objective(torch.randn(5, 4, dtype=dtype), labels=torch.tensor([0, 1, 2, 0, 1])).loss.backward()
+        found[type(end).__name__] = [str(each.message) for each in caught]
+    (message,) = found.pop("Softmax")
+    assert re.search("Sequential returns rows that .* sum to 1.* Remove the softmax", message)
+    assert not any(found.values())
 
 
 def test_what_ships_is_the_primary_alone():

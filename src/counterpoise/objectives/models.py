@@ -1,12 +1,18 @@
 """Calling somebody else's model, and naming its parameters."""
 
 import copy
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
+import torch
 from torch import Tensor, nn
 
 Module = TypeVar("Module", bound=nn.Module)
+
+_looked_at: WeakSet[nn.Module] = WeakSet()
+"""Models whose first training batch was looked at; another look would make the device wait."""
 
 
 def call_for_logits(model: nn.Module, inputs: Sequence[Any], named_inputs: Mapping[str, Any]) -> Tensor:
@@ -21,6 +27,21 @@ def call_for_logits(model: nn.Module, inputs: Sequence[Any], named_inputs: Mappi
         f"{type(model).__name__} returned {type(output).__name__}; "
         "a model must return a tensor of logits, or an object or mapping with a tensor called 'logits'"
     )
+
+
+def warn_of_probabilities(model: nn.Module, logits: Tensor) -> None:
+    """Warn once if the rows of a model's first training batch are probabilities instead of logits."""
+    if torch.compiler.is_compiling() or logits.is_meta or model in _looked_at:
+        return
+    _looked_at.add(model)
+    rows = logits.detach().double()
+    # Rows of half precision sum to 1 within a percent.
+    if rows.shape[-1] > 1 and rows.numel() and bool(((rows >= 0).all(-1) & ((rows.sum(-1) - 1).abs() < 0.01)).all()):
+        warnings.warn(
+            f"{type(model).__name__} returns rows that are not negative and sum to 1, such as probabilities; "
+            "training takes them for logits, and applies a softmax of its own. Remove the softmax at the model's end",
+            stacklevel=3,
+        )
 
 
 def require_model(model: nn.Module, *, name: str) -> None:

@@ -17,6 +17,7 @@ from counterpoise.objectives.models import (
     parameter_group,
     require_disjoint_parameters,
     require_model,
+    warn_of_probabilities,
 )
 from counterpoise.objectives.output import ObjectiveOutput
 from counterpoise.objectives.remote import Remote, RemoteAuxiliary, Role
@@ -139,6 +140,7 @@ class MutualTransport(nn.Module):
             return evaluation_output(logits, labels, ignore_index=self.ignore_index, sample_weight=sample_weight)
         with recorded(self.primary, self._features) as features:
             logits = call_for_logits(self.primary, inputs, named_inputs)
+        warn_of_probabilities(self.primary, logits)
         batch = as_labelled_batch(logits, labels, ignore_index=self.ignore_index, sample_weight=sample_weight)
         step = Step(
             inputs, named_inputs, self.primary, logits.detach(), features, ids, batch.weight, self.process_group

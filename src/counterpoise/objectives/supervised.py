@@ -9,7 +9,13 @@ from torch import Tensor, nn
 
 from counterpoise.functional.losses import cross_entropy
 from counterpoise.functional.reduction import IGNORE_INDEX
-from counterpoise.objectives.models import call_for_logits, copied, parameter_group, require_model
+from counterpoise.objectives.models import (
+    call_for_logits,
+    copied,
+    parameter_group,
+    require_model,
+    warn_of_probabilities,
+)
 from counterpoise.objectives.output import ObjectiveOutput
 
 Loss = Callable[..., Tensor]
@@ -97,6 +103,7 @@ class SupervisedObjective(nn.Module):
         logits = call_for_logits(self.primary, inputs, named_inputs)
         if labels is None or not self.training:
             return evaluation_output(logits, labels, ignore_index=self.ignore_index, sample_weight=sample_weight)
+        warn_of_probabilities(self.primary, logits)
         used = _used(ignore_index=self.ignore_index, sample_weight=sample_weight, group=self.process_group)
         loss = self.training_loss(logits, labels, **used)
         return ObjectiveOutput.of(logits=logits, loss=loss, parts={"loss": loss})

@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from counterpoise.data.balance import label_weights
 from counterpoise.data.memory import Batch, MemoryLoader, batches_of
 from counterpoise.objectives import Objective, ObjectiveOutput, Role
-from counterpoise.objectives.models import call_for_logits
+from counterpoise.objectives.models import call_for_logits, warn_of_probabilities
 from counterpoise.objectives.protocol import told_ids
 from counterpoise.recipes.config import OptimizerOptions
 from counterpoise.training.data import Loader, RunData
@@ -163,6 +163,7 @@ class ObjectiveModule(L.LightningModule):
         told: dict[str, Tensor | None] = {} if weights is None else {"sample_weight": label_weights(labels, weights)}
         told |= told_ids(self.objective, ids[0] if ids else None)
         self.latest = self.objective(images, labels=labels, **told)
+        warn_of_probabilities(self.primary, self.latest.logits)
         loss: Tensor = self.latest["loss"]
         if self.trainer.loggers:
             self.log_dict(
