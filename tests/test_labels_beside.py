@@ -147,3 +147,36 @@ def test_labels_are_all_that_a_column_beside_could_be(tmp_path):
     np.save(tmp_path / "y.npy", np.eye(3)[[1, 0, 2]])
     columns = Columns(labels=str(tmp_path / "y.npy"), one_hot=True)
     assert read_predictions(tmp_path / "logits.npy", columns).labels.tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize("name", ["index", "filename", ""])
+def test_labels_whose_rows_have_names_are_not_taken_in_order_unasked(tmp_path, name):
+    np.save(tmp_path / "logits.npy", np.eye(3)[[0, 2, 1, 0]])
+    known = {"index": [3, 0, 2, 1], "filename": ["b", "a", "d", "c"], "": [1, 3, 0, 2]}[name]
+    labels = written(tmp_path / "y.csv", [name, "label"], *zip(known, [0, 1, 1, 0], strict=True))
+    where = repr(name) if name else "a column without a name"
+    with pytest.raises(AmbiguousInputError, match=f"has ids in {where}, and here are none") as asked:
+        read_predictions(tmp_path / "logits.npy", Columns(labels=str(labels)))
+    ((choice, _),) = asked.value.choices
+    assert choice == {"row_by_row": True}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("name", ["index", ""])
+def test_labels_whose_rows_are_numbered_are_in_order(tmp_path, name, first):
+    np.save(tmp_path / "logits.npy", np.eye(3)[[0, 2, 1, 0]])
+    labels = written(tmp_path / "y.csv", [name, "label"], *((first + row, row % 2) for row in range(4)))
+    table = read_predictions(tmp_path / "logits.npy", Columns(labels=str(labels)))
+    assert table.labels.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(("own", "other"), [("file", "filename"), ("id", "image"), ("path", "id")])
+def test_columns_of_other_names_are_joined_where_one_is_chosen(tmp_path, own, other):
+    rows = [(f"im{row}.png", row % 3 % 2) for row in range(40)]
+    predictions = written(tmp_path / "p.csv", [own, "prob_0", "prob_1"], *((key, 0.25, 0.75) for key, _ in rows))
+    labels = written(tmp_path / "y.csv", [other, "label"], *shuffled(rows))
+    if other != "id" or own != "id":
+        with pytest.raises(AmbiguousInputError, match=f"'{own}' may tell which label"):
+            read_predictions(predictions, Columns(labels=str(labels)))
+    table = read_predictions(predictions, Columns(labels=str(labels), id=own))
+    assert table.labels.tolist() == [label for _, label in rows]

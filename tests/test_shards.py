@@ -112,7 +112,7 @@ class TestRefuses:
         write_predictions(
             splits / "validation.parquet", Predictions.of(logits=logits, labels=labels, split="validation")
         )
-        assert "holds the split test" in self.refusal(splits)
+        assert "holds samples of the split test" in self.refusal(splits)
         ids = write(tmp_path / "ids", logits, labels, [rows])
         np.savez(ids / "part-1.npz", logits=logits, labels=labels)
         assert "part-1.npz: it has no ids" in self.refusal(ids)

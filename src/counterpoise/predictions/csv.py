@@ -102,7 +102,8 @@ def open_csv(source: Source) -> RawTable:
                 yield _with_numbers(batch, ids, row) if numbered and ids is not None else batch
                 row += batch.num_rows
 
-    return RawTable(source=source, what=_WHAT, sample=sample, rows=None, batches=batches)
+    unnamed = dialect.names.count("") == 1
+    return RawTable(source=source, what=_WHAT, sample=sample, rows=None, batches=batches, unnamed=unnamed)
 
 
 def _dialect(source: Source) -> _Dialect:

@@ -77,39 +77,61 @@ def _ids(raw: RawTable, beside: RawTable, label: str, chosen: Columns) -> tuple[
     path = beside.source.path
     names = raw.names
     own = one_of(names, IDS, chosen.id, option="id") if raw.layout is None else raw.layout.id
-    others = [name for name in beside.names if name and name != label]
+    others = [name for name in beside.names if name != label]
     theirs = [name for name in others if normal_name(name) in IDS]
-    if own is None:
-        _require_no_ids(raw, beside, label, theirs)
-        return None
-    found = [name for name in others if normal_name(name) == normal_name(own)] or theirs
+    found = [] if own is None else [name for name in others if normal_name(name) == normal_name(own)] or theirs
+    if not found:
+        telling = _telling(beside, [*others, *[""] * beside.unnamed])
+        if own is None or chosen.id is None:
+            _require_no_ids(raw, beside, label, telling, theirs)
+            return None
+        chosen_ids = {*_texts(_first_rows(raw, [own]).column(own))}
+        found = [name for name, texts in telling.items() if chosen_ids.intersection(texts)]
+        if not found:
+            raise PredictionFileError(f"{path} has no column {own!r} (--id); its columns are {some([*others, label])}")
     if len(found) > 1:
         raise PredictionFileError(f"{' and '.join(map(repr, found))} of {path} could each hold its ids; leave one")
-    if not found and chosen.id is not None:
-        raise PredictionFileError(f"{path} has no column {own!r} (--id); its columns are {some([*others, label])}")
-    return (own, found[0]) if found else None
+    assert own is not None  # noqa: S101 - else nothing is found
+    return own, found[0]
 
 
-def _require_no_ids(raw: RawTable, beside: RawTable, label: str, theirs: Sequence[str]) -> None:
-    """Ask how labels belong to rows, where a column of one name, or of ids, tells the rows of the labels apart."""
-    path = beside.source.path
-    names = [name for name in raw.names if name and _may_be_ids(raw.sample, name)]
-    both = [name for name in beside.names if name in names and name != label]
-    known = {name: _texts(beside.column(name)) for name in dict.fromkeys((*theirs, *both))}
-    own = _first_rows(raw, names) if known else raw.sample
-    distinct = {name: set(texts) for name, texts in known.items() if len(set(texts)) == len(texts)}
+def _telling(beside: RawTable, names: Sequence[str]) -> dict[str, list[str]]:
+    """The columns whose texts tell all rows apart, as names of samples do, and numbers that are measured do not."""
+    perhaps = [name for name in names if not name or _may_be_ids(beside.sample, name)]
+    known = {name: _texts(beside.column(name)) for name in perhaps}
+    return {name: texts for name, texts in known.items() if len(set(texts)) == len(texts)}
+
+
+def _require_no_ids(
+    raw: RawTable, beside: RawTable, label: str, telling: dict[str, list[str]], theirs: Sequence[str]
+) -> None:
+    """Ask how labels belong to rows where a column tells the labels apart, unless it numbers them in their order."""
+    path, names = beside.source.path, [name for name in raw.names if name and _may_be_ids(raw.sample, name)]
+    first = _first_rows(raw, names) if telling and names else raw.sample
+    own = {name: _texts(first.column(name)) for name in names if telling}
     shared = [
         name
-        for name in names
-        if any(distinct[other].intersection(_texts(own.column(name))) for other in distinct if other in (name, *theirs))
+        for name, texts in own.items()
+        if any({*other}.intersection(texts) and not _count(texts, other) for other in telling.values())
     ]
     choices: list[tuple[Choice, str]] = [({"id": name}, "by this column") for name in shared]
     if raw.rows in (None, len(beside.column(label))):
         choices.append(({"row_by_row": True}, "if both files have the same order"))
     if shared:
         raise AmbiguousInputError(f"{some(shared)} may tell which label of {path} belongs to which row", choices)
-    if theirs and choices:
-        raise AmbiguousInputError(f"{path} has ids in {theirs[0]!r}, and here are none", choices)
+    alone = [name for name, texts in telling.items() if name in theirs or not _count(texts)]
+    if alone and choices:
+        where = repr(alone[0]) if alone[0] else "a column without a name"
+        raise AmbiguousInputError(f"{path} has ids in {where}, and here are none of them", choices)
+
+
+def _count(*columns: Sequence[str]) -> bool:
+    """Whether all of these number their rows, from 0 or from 1, and so say nothing but their order."""
+    return all(
+        texts == [*map(str, range(first, first + len(texts)))]
+        for texts in columns
+        for first in [1 if texts[0] == "1" else 0]
+    )
 
 
 def _first_rows(raw: RawTable, names: Sequence[str]) -> pa.RecordBatch:

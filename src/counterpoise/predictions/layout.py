@@ -49,8 +49,8 @@ def tables(
         table = predictions_of(batch, layout=layout, header=header, first_row=row)
         row += batch.num_rows
         if reading.only is not None and layout.model is not None:
-            own = pc.fill_null(pc.equal(as_text(batch.column(layout.model)), reading.only), False)
-            table = table.take(array_of(own.cast(pa.uint8())) == 1)
+            names = models_named(batch.column(layout.model), layout.model, row - batch.num_rows)
+            table = table.take(array_of(pc.fill_null(pc.equal(names, reading.only), False).cast(pa.uint8())) == 1)
             if layout.id is None:  # by its place among the rows of this model
                 table = replace(table, ids=np.arange(taken, taken + len(table), dtype=np.int64))
             taken += len(table)
@@ -58,9 +58,21 @@ def tables(
             yield table
 
 
-def models_of(column: Any) -> list[str]:
+def models_named(column: Any, name: str, first_row: int = 0) -> Any:
+    """The name of each row's model; refused where one has none and others do."""
+    names = as_text(column)
+    is_named = pc.fill_null(pc.not_equal(names, ""), False)
+    if pc.any(is_named).as_py() and (row := pc.index(is_named, False).as_py()) >= 0:
+        raise PredictionFileError(
+            f"row {first_row + row}, column {name!r} names no model, and other rows do; name the model of every row, "
+            "or leave out the rows without one"
+        )
+    return names
+
+
+def models_of(column: Any, name: str) -> list[str]:
     """The distinct names in a column of models."""
-    return [name for name in pc.unique(as_text(column)).to_pylist() if name]
+    return [model for model in pc.unique(models_named(column, name)).to_pylist() if model]
 
 
 def predictions_of(batch: pa.RecordBatch, *, layout: Layout, header: Header, first_row: int) -> Predictions:

@@ -97,6 +97,7 @@ class RawTable:
         layout: which columns hold what, where the file says it.
         header: where the predictions come from, where the file says it.
         others: the columns of other numbers of rows, as tables of their own.
+        unnamed: whether one more column has no name, as the index that pandas writes.
     """
 
     source: Source
@@ -110,6 +111,7 @@ class RawTable:
     layout: Layout | None = None
     header: Header | None = None
     others: tuple["RawTable", ...] = ()
+    unnamed: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -163,7 +165,10 @@ def prediction_file(raw: RawTable, reading: Reading) -> PredictionFile:
                 raise PredictionFileError(f"it declares {declared:,} rows and holds {row:,}; write it again")
 
     def models() -> list[str]:
-        return [] if layout.model is None else models_of(raw.column(layout.model))
+        if layout.model is None:
+            return []
+        with refusing(path, what=raw.what):
+            return models_of(raw.column(layout.model), layout.model)
 
     return PredictionFile(
         layout=layout,

@@ -139,9 +139,8 @@ class BatchScorer:
         labelled = ~outside & (table.labels.reshape(-1) != MISSING_LABEL)
         state.unlabelled = int((~labelled & ~outside).sum())
         if batch.ood is None:
-            for name in ("data_set", "split"):
-                column: Category | None = getattr(table, name)
-                state.describe(name, () if column is None else column.names)
+            state.describe("data_set", () if table.data_set is None else table.data_set.names)
+            state.describe("split", splits_of(table, ~_is_outside(batch)))
         if labelled.any():
             checked = self._checked(batch, labelled, labelled=True)
             described = _columns(table)
@@ -201,6 +200,13 @@ def _names(column: Category | None, rows: int) -> Keys:
     """Of each row, a digest of what a column says of it."""
     names = sample_keys(np.array([*([] if column is None else column.names), ""], dtype=object))
     return names[np.full(rows, -1) if column is None else column.codes]
+
+
+def splits_of(table: Predictions, rows: Mask) -> set[str]:
+    """The splits that the rows of the mask belong to; "" where none is named."""
+    column = table.split
+    codes = [-1] if column is None else np.unique(column.codes[rows]).tolist()
+    return {"" if code < 0 or column is None else column.names[code] for code in codes if rows.any()}
 
 
 def require_score(file: PredictionFile, score: str) -> None:

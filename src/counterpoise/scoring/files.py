@@ -107,6 +107,8 @@ def score_files(
         raise ValueError("give at least one file of predictions")
     if len(names) > len(paths):
         raise ValueError(f"there are {len(names)} names for {len(paths)} models")
+    if repeated := next((name for name in names if name is not None and [*names].count(name) > 1), None):
+        raise ValueError(f"two models are called {repeated!r}; give each a name of its own")
     given = [*names, *[None] * (len(paths) - len(names))]
     sets = [
         each for path, name in zip(paths, given, strict=True) for each in models_of(find_shards(path), name, reading)

@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from counterpoise.predictions import (
     ShardSet,
 )
 from counterpoise.predictions.columns import AmbiguousInputError
-from counterpoise.predictions.names import joined
+from counterpoise.predictions.names import joined, normal_name
 from counterpoise.predictions.table import Kind
 from counterpoise.scoring.batches import FileBatch
 from counterpoise.scoring.guarantees import try_guarantees
@@ -35,6 +36,8 @@ MOST_MODELS = 64
 """In one file, by its column `model`: each is read by itself."""
 _SHOWN = 3
 """Files of one model about which the same is said."""
+_FEWEST_COPIED = 30
+"""Fewer rows without ids may be alike in two files by chance, such as those of a model that is sure of all."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ class Model:
         self.notices: list[str] = []
         self._said: dict[str, int] = {}
         self._digests: dict[int, str | None] = {}
-        self._splits: dict[tuple[str, ...], str] = {}
+        self._splits: dict[str, str] = {}
+        self._contents: dict[tuple[str | None, str], tuple[int, str]] = {}
 
     @property
     def header(self) -> Header:
@@ -99,12 +103,20 @@ class Model:
         part, path = report.part, str(report.part.shard.path)
         if part.ood is None:
             self._digests[part.place] = report.digest
-            self._splits.setdefault(report.splits, path)
-        if len(self._splits) > 1:
+            for split in report.splits:
+                self._splits.setdefault(split, path)
+        if len(self._splits) > 1 and not any(normal_name(name) == "split" for name in self.reading.by):
             (one, first), (other, second) = list(self._splits.items())[:2]
             raise PredictionFileError(
-                f"{first} holds the split {', '.join(one) or 'of no name'}, {second} the split "
-                f"{', '.join(other) or 'of no name'}: they are not shards of one table; name a file of {self.own.name}"
+                f"{first} holds samples of the split {one or 'of no name'}, {second} of the split "
+                f"{other or 'of no name'}: scores are of one split. Keep the rows of one, or evaluate all, and "
+                "each as a group, with --by split"
+            )
+        place, copied = self._contents.setdefault((part.ood, report.content), (part.place, path))
+        if place != part.place and report.rows >= _FEWEST_COPIED:
+            raise PredictionFileError(
+                f"{copied} and {path} hold the same predictions and labels: a sample counts once. Leave one of them "
+                "out, or give the samples of both ids of their own in a column 'id'"
             )
         for notice in report.notices if part.first_row == 0 else ():
             said = notice.removeprefix(f"{path}: ")
@@ -156,9 +168,9 @@ class Model:
         state, header = self.state, self.header
         assert state is not None  # noqa: S101
         options = state.options
-        for said, count in self._said.items():
-            if count > _SHOWN:
-                self.notices.append(f"{self.own.name}: of {count - _SHOWN:,} more files, {said}")
+        for said, files in self._said.items():
+            if files > _SHOWN:
+                self.notices.append(f"{self.own.name}: of {files - _SHOWN:,} more files, {said}")
         self.notices += [f"{self.own.name}: {notice}" for notice in state.notices()]
         if state.unlabelled:
             self.notices.append(f"{self.own.name}: {state.unlabelled:,} rows without a label were left out")
@@ -190,7 +202,7 @@ class Model:
             seed=header.seed,
             config_digest=header.config_digest,
             data_sets=list(state.names.get("data_set", {})),
-            splits=list(state.names.get("split", {})),
+            splits=[*filter(None, state.names.get("split", {}))],
             versions=dict(header.versions),
             notices=self.notices,
         )
@@ -216,7 +228,7 @@ def label_indices(header: Header, first: Header) -> NDArray[np.int64] | None:
 
 
 def named(models: list[Scores]) -> list[Scores]:
-    """A name for each model: what its header says, with the seed if need be, else what is distinct about its path."""
+    """A name of its own for each model: what its header says, with the seed if need be, else what tells its path."""
     sources = [model.source for model in models]
     names = [source.name or " ".join(filter(None, (source.model, source.method))) for source in sources]
     seeded = [
@@ -230,7 +242,8 @@ def named(models: list[Scores]) -> list[Scores]:
     ]
     rest = [index for index, name in enumerate(found) if not name]
     for index, name in zip(rest, distinct([paths[index] for index in rest]), strict=True):
-        found[index] = name
+        numbered = (f"{name} ({number})" for number in count(2))
+        found[index] = next(own for own in chain([name], numbered) if own not in found)
     return [replace(model, source=replace(model.source, name=name)) for model, name in zip(models, found, strict=True)]
 
 

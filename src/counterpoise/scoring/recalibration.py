@@ -20,7 +20,7 @@ from counterpoise.metrics.summary import bin_table
 from counterpoise.metrics.trial import FEWEST_SAMPLES, TrialSample
 from counterpoise.predictions import Location, find_shards
 from counterpoise.predictions.table import KINDS
-from counterpoise.scoring.batches import checked_rows, clean_rows
+from counterpoise.scoring.batches import checked_rows, clean_rows, splits_of
 
 TRIED = (Key.NLL, Key.BRIER, Key.MEAN_GAP, Key.ECE, Key.CLASSWISE_ECE)
 """Metrics that a temperature is tried for: accuracy stays as it is."""
@@ -33,6 +33,7 @@ def fit_temperature(path: Location) -> TemperatureScaling:
     """
     shards = find_shards(path)
     found: list[tuple[Tensor, Tensor]] = []
+    splits: set[str] = set()
     for file in shards.opened():
         row = 0
         if file.kind not in KINDS:
@@ -41,12 +42,16 @@ def fit_temperature(path: Location) -> TemperatureScaling:
             raise ValueError(f"{file.path}: it holds the models {', '.join(models)}; write the one to fit to a file")
         for table in file.batches():
             rows = clean_rows(table)
+            splits |= splits_of(table, rows)
             try:
                 batch = checked_rows(table, rows, labelled=True, first_row=row)
             except ValueError as error:
                 raise ValueError(f"{file.path}: {error}") from None
             found.append((batch.as_logits(), batch.required_labels()))
             row += len(table)
+    if len(splits) > 1:
+        named = ", ".join(sorted(split or "of no name" for split in splits))
+        raise ValueError(f"{shards.name}: it holds samples of the splits {named}; keep the rows of one")
     logits, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
     if not len(labels):
         raise ValueError(f"{shards.name}: it holds no labelled, clean sample to fit a temperature to")

@@ -1,5 +1,6 @@
 """One unit of a plan in, sums and what else is known of it out."""
 
+import hashlib
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from counterpoise.metrics.keys import Keys
 from counterpoise.metrics.protocol import Metric
 from counterpoise.metrics.state import ScoreState
-from counterpoise.predictions import PredictionFile
+from counterpoise.predictions import PredictionFile, Predictions
 from counterpoise.scoring.batches import FileBatch, Marks
 from counterpoise.scoring.join import Joined, SampleJoin, Samples
 from counterpoise.scoring.plan import ModelJob, Part, Unit
@@ -37,8 +39,9 @@ class PartReport:
         part: that was read.
         digest: of its file, where it was verified.
         notices: of its file.
-        splits: that its rows name.
+        splits: that its in-distribution rows belong to, "" where none is named.
         rows: how many.
+        content: digest of its predictions and labels, where it has no ids.
     """
 
     part: Part
@@ -46,6 +49,7 @@ class PartReport:
     notices: tuple[str, ...]
     splits: tuple[str, ...]
     rows: int
+    content: str
 
 
 class Sink(Protocol):
@@ -97,7 +101,7 @@ def score_unit(
         sink: takes what belongs to single rows.
     """
     states: States = {}
-    rows = dict.fromkeys(unit, 0)
+    rows, contents = dict.fromkeys(unit, 0), {part: _Content() for part in unit}
 
     def scored(read: "_Read") -> tuple[_Read, ScoreState, list[Marks], Keys | None]:
         own = read.batch.identities() if read.batch.file.has_ids else None
@@ -111,6 +115,8 @@ def score_unit(
             rows[read.part] += len(read.batch.table)
             if own is not None:
                 sink.identities(model, read.part.ood, own)
+            else:
+                contents[read.part].add(read.batch.table)
             joins.add(model, marks)
             _merge(states, {model: state})
         joins.pour(sink)
@@ -118,8 +124,23 @@ def score_unit(
     reports = []
     for part, file in files.items():
         splits = () if part.ood is not None else tuple(states[part.model].names.get("split", ()))
-        reports.append(PartReport(part, file.digest, file.notices, splits, rows[part]))
+        content = f"{part}" if file.has_ids else contents[part].digest()
+        reports.append(PartReport(part, file.digest, file.notices, splits, rows[part], content))
     return states, reports
+
+
+class _Content:
+    """Digest of predictions and labels, the same however they are divided into batches."""
+
+    def __init__(self) -> None:
+        self._values, self._labels = hashlib.blake2b(), hashlib.blake2b()
+
+    def add(self, table: Predictions) -> None:
+        for digest, column in ((self._values, table.values), (self._labels, table.labels)):
+            digest.update(np.ascontiguousarray(column).data)
+
+    def digest(self) -> str:
+        return self._values.hexdigest() + self._labels.hexdigest()
 
 
 Packed = tuple[dict[int, bytes], tuple[Metric, ...]]
