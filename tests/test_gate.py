@@ -4,6 +4,7 @@ import json
 import math
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -118,6 +119,68 @@ def test_the_accuracy_of_a_good_model_is_misjudged_no_more_often_than_promised(s
         if decided in wrong:
             wrong[decided] += stats.binom.pmf(errors, samples, 1 - right)
     assert all(chance <= 1.5 * error for chance in wrong.values()), wrong
+
+
+def flat(confidence, errors, count):
+    """Predictions of two classes that are all as sure, the first of them wrong."""
+    return np.tile([confidence, 1 - confidence], (count, 1)), (np.arange(count) < errors).astype(int)
+
+
+def nll_of(confidence, accuracy):
+    return -accuracy * math.log(confidence) - (1 - accuracy) * math.log(1 - confidence)
+
+
+def met_at(counts, probability, decided):
+    """How often a requirement is met, of one that is met by few errors alone: summed up to the first that is not."""
+    return sum(probability(count) for count in takewhile(lambda count: decided(count).outcome == "met", counts))
+
+
+@pytest.mark.parametrize(("confidence", "accuracy", "count"), [(0.99, 0.99, 60), (0.99, 0.99, 200), (0.9, 0.9, 10)])
+@pytest.mark.parametrize("metric", ["nll", "brier"])
+def test_a_model_with_few_errors_seldom_meets_a_limit_at_its_true_value(metric, confidence, accuracy, count):
+    errors = 1 - accuracy
+    brier = 2 * (accuracy * (1 - confidence) ** 2 + errors * confidence**2)
+    rule = Requirement(metric, at_most=True, limit=nll_of(confidence, accuracy) if metric == "nll" else brier)
+
+    def decided(wrong):
+        probabilities, labels = flat(confidence, wrong, count)
+        return decide(
+            as_evaluation(evaluate(probabilities=probabilities, labels=labels, level=0.9)), [rule], level=0.95
+        )
+
+    assert met_at(range(count), stats.binom(count, errors).pmf, decided) <= 0.05
+
+
+@pytest.mark.parametrize("count", [60, 150])
+def test_a_worse_model_with_few_errors_seldom_looks_better(count):
+    rule = Requirement.parsed("nll <= base")
+    assert nll_of(0.999, 0.99) > nll_of(0.99, 0.99) + 0.01
+
+    def decided(wrong):
+        (base, labels), (model, _) = (flat(confidence, wrong, count) for confidence in (0.99, 0.999))
+        both = {"base": {"probabilities": base}, "model": {"probabilities": model}}
+        return decide(compare(both, labels=labels, level=0.9), [rule], level=0.95)
+
+    assert met_at(range(count), stats.binom(count, 0.01).pmf, decided) <= 0.05
+
+
+def test_a_model_that_only_loses_accuracy_seldom_passes():
+    share = 0.027  # Wilson's upper limit of none in 100 is 2.6%, the exact one 3.0%
+    rule = Requirement("accuracy", at_most=False, limit=-share, relative=True)
+
+    def decided(lost):
+        model, labels = flat(0.9, lost, 100)
+        base = np.where(labels[:, None] == [0, 1], 0.9, 0.1)
+        both = {"base": {"probabilities": base}, "model": {"probabilities": model}}
+        return decide(compare(both, labels=labels, level=0.9), [rule], level=0.95)
+
+    assert met_at(range(100), stats.binom(100, share).pmf, decided) <= 0.05
+
+
+def test_few_errors_in_many_samples_still_decide():
+    probabilities, labels = flat(0.999, 2, 4_000)
+    scores = as_evaluation(evaluate(probabilities=probabilities, labels=labels, level=0.9))
+    assert decide(scores, [Requirement.parsed("nll <= 0.05")], level=0.95).outcome == "met"
 
 
 def test_a_limit_as_it_is_shown_is_refused_with_the_one_that_is_meant():

@@ -21,10 +21,13 @@ from counterpoise.functional.calibration import (
     gap_deviation,
 )
 from counterpoise.functional.detection import LARGEST_DETECTION_ERROR, RankCounts, auroc, merged_groups, rates
+from counterpoise.functional.proportions import clopper_pearson
 
 BOOTSTRAP_RESAMPLES = 1000
 BOOTSTRAP_GROUPS = 1024
 """A bootstrap merges neighbouring scores into at most this many groups; its point estimate does not."""
+_FEW_FOR_WILSON = 100
+"""Hits from which on Wilson's interval is good to half of its error again, on either side."""
 _BLOCK = 100
 """Resamples that are measured at a time: so many stay in the processor's cache."""
 
@@ -54,6 +57,22 @@ def wilson_interval(hits: float, count: float, *, level: float = DEFAULT_LEVEL) 
     centre = (hits + z2 / 2) / (count + z2)
     half = math.sqrt(z2 * (hits * (count - hits) / count + z2 / 4)) / (count + z2)
     return Interval(max(0.0, centre - half), min(1.0, centre + half))
+
+
+def proportion_interval(hits: float, count: float, *, level: float = DEFAULT_LEVEL) -> Interval:
+    """Wilson's interval, and with few hits or few others the exact one too, whichever limit lies further out.
+
+    With few, one side of Wilson's errs more often than it says; both sides together do not.
+
+    >>> low, high = proportion_interval(10, 10)
+    >>> round(low, 4), round(high, 4)
+    (0.6915, 1.0)
+    """
+    low, high = wilson_interval(hits, count, level=level)
+    if min(hits, count - hits) > _FEW_FOR_WILSON:
+        return Interval(low, high)
+    exact = clopper_pearson(*torch.tensor([hits, count], dtype=torch.float64, device="cpu"), error=(1 - level) / 2)
+    return Interval(min(low, float(exact.low)), max(high, float(exact.high)))
 
 
 def mean_interval(

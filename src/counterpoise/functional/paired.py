@@ -10,16 +10,22 @@ import math
 import torch
 from torch import Tensor
 
-from counterpoise.functional.intervals import DEFAULT_LEVEL, Interval, normal_quantile, wilson_interval
+from counterpoise.functional.intervals import (
+    DEFAULT_LEVEL,
+    Interval,
+    mean_interval,
+    normal_quantile,
+    proportion_interval,
+)
 
 HIGHEST_POWER = 4
 
 
 def paired_accuracy_interval(gained: float, lost: float, count: float, *, level: float = DEFAULT_LEVEL) -> Interval:
-    """Interval of the second model's accuracy minus the first's: Newcombe's square-and-add of two Wilson intervals.
+    """Interval of the second model's accuracy minus the first's: Newcombe's square-and-add of two proportions.
 
-    Of n samples, b (`gained`) are right in the second model alone and c (`lost`) in the first alone. With Wilson
-    intervals [l, u] of p = b / n and [l', u'] of p' = c / n, and their correlation r (of two multinomial counts):
+    Of n samples, b (`gained`) are right in the second model alone and c (`lost`) in the first alone. With the limits
+    [l, u] of p = b / n and [l', u'] of p' = c / n (`proportion_interval`), and the correlation r of the two counts:
 
         low  = p - p' - sqrt((p - l)^2 - 2 r (p - l) (u' - p') + (u' - p')^2)
         high = p - p' + sqrt((u - p)^2 - 2 r (u - p) (p' - l') + (p' - l')^2)
@@ -34,9 +40,9 @@ def paired_accuracy_interval(gained: float, lost: float, count: float, *, level:
 
     >>> low, high = paired_accuracy_interval(4, 0, 2000)
     >>> round(low, 5), round(high, 5)
-    (-0.00027, 0.00513)
+    (-0.00041, 0.00513)
     """
-    second, first = (wilson_interval(part, count, level=level) for part in (gained, lost))
+    second, first = (proportion_interval(part, count, level=level) for part in (gained, lost))
     p, q = gained / count, lost / count
     spread = math.sqrt(p * (1 - p) * q * (1 - q))
     correlation = -p * q / spread if spread > 0 else 0.0
@@ -91,8 +97,9 @@ def paired_mean_interval(sums: Tensor, *, level: float = DEFAULT_LEVEL) -> Inter
     `m -+ z sqrt(v / n (1 + z^2 k / n))` with the variance v and the kurtosis k of d. The size of the differences that
     make up most of v is sqrt(k v), so this is the normal interval of the n samples and z^2 more, half of them so much
     above m and half below: what Agresti and Coull add to a proportion, and Bonett and Price to a paired one. With many
-    differences k / n vanishes. Without any, the interval has no width, since their size is not known. An infinite
-    difference, as of an infinite NLL, leaves no variance to estimate: NaN.
+    differences k / n vanishes. Skewed differences have the limits of `mean_interval` where these lie further out.
+    Without any difference the interval has no width, since their size is not known. An infinite difference, as of an
+    infinite NLL, leaves no variance to estimate: NaN.
 
     Reference: D. G. Bonett and R. M. Price, "Adjusted Wald confidence interval for a difference of binomial proportions
     based on paired data", J. Educ. Behav. Stat. 37 (2012).
@@ -113,7 +120,8 @@ def paired_mean_interval(sums: Tensor, *, level: float = DEFAULT_LEVEL) -> Inter
     kurtosis = min(count, max(1.0, central_fourth / variance**2))
     z = normal_quantile(level)
     half = z * math.sqrt(variance / (count - 1) * (1 + z**2 * kurtosis / count))
-    return Interval(mean - half, mean + half)
+    skewed = mean_interval(totals[0], totals[1], totals[2], count, level=level)
+    return Interval(min(mean - half, skewed.low), max(mean + half, skewed.high))
 
 
 def jackknife_interval(value: float, left_out: Tensor, *, room: float = 0.0, level: float = DEFAULT_LEVEL) -> Interval:

@@ -11,20 +11,23 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import view
+from counterpoise.functional.betting import highest_mean
+from counterpoise.functional.intervals import Interval, none_seen
 from counterpoise.functional.paired import bounded_interval, paired_accuracy_interval, paired_mean_interval
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.headline import Headline
 from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.jackknife import largest_value, left_out, left_out_ood
+from counterpoise.metrics.protocol import Sums
 from counterpoise.metrics.scores import Scores
-from counterpoise.metrics.standard import brier_scores
+from counterpoise.metrics.standard import FEW_ERRORS, LARGEST_BRIER, brier_scores, largest_possible_nll
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -196,6 +199,7 @@ def compare(
     without_each = [left_out(each.grouped(), each.ranks, clustered=clustered) for each in headlines]
     shared = sorted(set.intersection(*(set(each.ranks.ood_samples) for each in headlines)).difference(without))
     ood = [{name: left_out_ood(each.ranks, name) for name in shared} for each in headlines]
+    errors = [errors_of(each.total(0)) for each in headlines] if pairs else []
     differences = []
     for first, second in combinations(range(len(models)), 2):
         one, other = models[first], models[second]
@@ -206,7 +210,8 @@ def compare(
         }
         for key, sums in (pairs or {}).get((first, second), {}).items():
             if key in estimates:
-                estimates[key] = _paired_difference(key, estimates[key], sums, level=adjusted)
+                both = errors[first], errors[second]
+                estimates[key] = paired_difference(key, estimates[key].value, sums, both, level=adjusted)
         by_set = {
             name: {
                 key: found.minus(
@@ -223,11 +228,50 @@ def compare(
     return Comparison(samples=models[0].samples, level=adjusted, differences=differences)
 
 
-def _paired_difference(key: str, plain: Estimate, sums: Tensor, *, level: float) -> Estimate:
-    """The difference of two means, from `power_sums` of the differences of samples."""
-    if key != Key.ACCURACY:
-        interval = paired_mean_interval(sums, level=level)
-        return Estimate.of(plain.value, bounded_interval(plain.value, interval, bound=largest_value(key)))
-    count, total, discordant = sums[:3].tolist()  # of hits, a difference is -1, 0 or 1
-    interval = paired_accuracy_interval((discordant + total) / 2, (discordant - total) / 2, count, level=level)
-    return Estimate.of(plain.value, interval)
+class Errors(NamedTuple):
+    """How many errors a model has made, and of each mean in `PAIRED` what one adds to it.
+
+    Attributes:
+        errors: of the model.
+        usual: size of a value, weighted by the square of itself: the correct ones hardly count.
+        largest: that a value, less that of another model, can have.
+    """
+
+    errors: int
+    usual: dict[str, float]
+    largest: dict[str, float]
+
+
+def errors_of(sums: Sums) -> Errors:
+    """From the sums of `Performance`, or of `Accuracy`."""
+    usual, largest = {str(Key.MEAN_GAP): 1.0}, {str(Key.MEAN_GAP): 2.0}
+    if Key.NLL in sums:
+        for key, limit in ((Key.NLL, largest_possible_nll(sums)), (Key.BRIER, LARGEST_BRIER)):
+            squares = float(sums[f"{key}_squared"])
+            usual[str(key)], largest[str(key)] = float(sums[f"{key}_cubed"]) / squares if squares else 0.0, limit
+    return Errors(int(sums["count"] - sums["correct"]), usual, largest)
+
+
+def paired_difference(key: str, value: float, sums: Tensor, errors: tuple[Errors, Errors], *, level: float) -> Estimate:
+    """The difference of two means, from `power_sums` of the differences of samples.
+
+    What the samples do not show may still be there: on either side there is room for a share `none_seen` of samples
+    that one model alone gets wrong, at the usual cost of its errors. If either model made fewer than `FEW_ERRORS`, this
+    cost is not known, and a limit is also at least `highest_mean` of differences as large as they can be.
+    """
+    count, total, squares = sums[:3].tolist()
+    if key == Key.ACCURACY:  # a difference of hits is -1, 0 or 1
+        interval = paired_accuracy_interval((squares + total) / 2, (squares - total) / 2, count, level=level)
+        return Estimate.of(value, interval)
+    bound = largest_value(key)
+    low, high = bounded_interval(value, paired_mean_interval(sums, level=level), bound=bound)
+    if math.isnan(low):
+        return Estimate.of(value, Interval(low, high))
+    mean, unseen = total / count, none_seen(count, level=level)
+    reaches = [unseen * each.usual[key] for each in errors]
+    if min(each.errors for each in errors) < FEW_ERRORS:
+        for side, (sign, each) in enumerate(zip((-1, 1), errors, strict=True)):
+            limit = highest_mean(sign * mean, squares / count, count, largest=each.largest[key], error=(1 - level) / 2)
+            reaches[side] = max(reaches[side], limit - sign * mean)
+    below, above = mean - reaches[0], mean + reaches[1]
+    return Estimate.of(value, Interval(min(low, max(-bound, below)), max(high, min(bound, above))))

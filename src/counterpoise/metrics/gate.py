@@ -12,10 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
-
-from counterpoise.functional.intervals import normal_quantile
-from counterpoise.functional.proportions import clopper_pearson
+from counterpoise.functional.intervals import normal_quantile, proportion_interval
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 
@@ -26,8 +23,6 @@ _RULE = re.compile(
     r"\s*(?P<metric>[A-Za-z_]\w*)\s*(?P<sign><=|>=)\s*"
     r"(?:(?P<base>base)\s*(?:(?P<direction>[+-])\s*(?P<margin>[0-9.eE+-]+))?|(?P<limit>[0-9.eE+-]+))\s*"
 )
-_FEW = 100
-"""Errors, or hits, from which on Wilson's interval is good to half of its error again, on either side."""
 _LARGEST_MEAN = 20.0
 """In standard errors: a distance that any sample would show."""
 
@@ -188,14 +183,10 @@ def _require_level(evaluation: Evaluation, *, needed: float) -> None:
 
 
 def _exact(accuracy: Estimate, samples: int, *, error: float) -> Estimate:
-    """With few errors, one side of Wilson's interval errs more often than it says; the exact one does not."""
+    """The accuracy with an interval neither side of which errs more often."""
     if math.isnan(accuracy.value):
         return accuracy
-    right = round(accuracy.value * samples)
-    if min(right, samples - right) > _FEW:
-        return accuracy
-    hits, trials = (torch.tensor(float(count)) for count in (right, samples))
-    low, high = (float(limit) for limit in clopper_pearson(hits, trials, error=error))
+    low, high = proportion_interval(round(accuracy.value * samples), samples, level=1 - 2 * error)
     return replace(accuracy, low=min(accuracy.low, low), high=max(accuracy.high, high))
 
 

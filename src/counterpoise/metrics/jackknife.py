@@ -112,6 +112,8 @@ def with_intervals_of_ids(scores: Scores, grouped: Grouped, ranks: Ranks) -> Sco
         if own is None or math.isnan(estimate.value):
             return replace(estimate, low=UNDEFINED.low, high=UNDEFINED.high, floor=None)
         low, high = own.interval(estimate.value, room=none_seen(scores.samples, level=scores.level), level=scores.level)
+        if key in (Key.NLL, Key.BRIER):  # few errors leave more open than groups of ids show
+            high = max(high, estimate.high)
         if key in KEY_INFO and key != Key.MEAN_GAP:
             low, high = max(0.0, low), min(largest_value(key), high)
         floor = None if estimate.floor is None else own.floor

@@ -3,6 +3,7 @@
 All are exact; those that depend on the order of all samples are in `counterpoise.metrics.ranked`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Generic, NamedTuple, TypeVar
@@ -10,6 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from counterpoise.functional.betting import highest_mean
 from counterpoise.functional.calibration import (
     DEFAULT_BINS,
     BinSums,
@@ -40,6 +42,12 @@ from counterpoise.metrics.options import ScoreOptions, require_count
 from counterpoise.metrics.protocol import Contrast, Estimates, Metric, NoSamplesError, Sums
 
 T = TypeVar("T")
+
+FEW_ERRORS = 10
+"""Fewer do not show how large the NLL or the Brier score is where a model is wrong."""
+LARGEST_BRIER = 2.0
+_POWER = 32
+"""A sum of powers stands for the largest of n values, as sums add up: its root is at most n^(1/32) times larger."""
 
 
 class StandardMetrics(NamedTuple, Generic[T]):
@@ -113,12 +121,16 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Performance:
-    """Accuracy (Wilson interval), negative log-likelihood and Brier score (`mean_interval`)."""
+    """Accuracy (Wilson interval), negative log-likelihood and Brier score (`mean_interval`).
+
+    With fewer than `FEW_ERRORS` errors the upper limit of the last two is also at least `highest_mean`, for values of
+    at most 2 (Brier) or the largest NLL that any label could have given.
+    """
 
     info = infos(Key.ACCURACY, Key.NLL, Key.BRIER)
 
     def zeros(self) -> Sums:
-        names = ("nll", "nll_squared", "nll_cubed", "brier", "brier_squared", "brier_cubed")
+        names = ("nll", "nll_squared", "nll_cubed", "nll_possible", "brier", "brier_squared", "brier_cubed")
         counts = {name: torch.zeros((), dtype=torch.int64) for name in ("count", "correct")}
         return counts | {name: torch.zeros((), dtype=torch.float64) for name in names}
 
@@ -133,6 +145,7 @@ class Performance:
             "nll": nll.sum(),
             "nll_squared": (nll**2).sum(),
             "nll_cubed": (nll**3).sum(),
+            "nll_possible": (_largest_nll(batch).double() ** _POWER).sum(),
             "brier": brier.sum(),
             "brier_squared": (brier**2).sum(),
             "brier_cubed": (brier**3).sum(),
@@ -142,16 +155,20 @@ class Performance:
         count = require_samples(sums["count"])
         values = {name: float(value) for name, value in sums.items()}
 
-        def mean(name: str) -> Estimate:
+        def mean(name: str, largest: float) -> Estimate:
             powers = (values[name], values[f"{name}_squared"], values[f"{name}_cubed"])
-            interval = mean_interval(*powers, count, level=level)
-            return Estimate.of(values[name] / count, interval)
+            low, high = mean_interval(*powers, count, level=level)
+            if count - values["correct"] < FEW_ERRORS:
+                first, second, _ = (power / count for power in powers)
+                limit = highest_mean(first, second, count, largest=largest, error=(1 - level) / 2)
+                high = max(high, limit)  # in this order a limit that is NaN stays so
+            return Estimate.of(values[name] / count, Interval(low, high))
 
         accuracy = wilson_interval(values["correct"], count, level=level)
         return {
             Key.ACCURACY: Estimate.of(values["correct"] / count, accuracy),
-            Key.NLL: mean("nll"),
-            Key.BRIER: mean("brier"),
+            Key.NLL: mean("nll", largest_possible_nll(sums)),
+            Key.BRIER: mean("brier", LARGEST_BRIER),
         }
 
     def contrasts(self, sums: Sums) -> dict[str, Contrast]:
@@ -272,6 +289,18 @@ class PositiveCalibration:
 
 def _unbiased(value: Tensor) -> Contrast:
     return Contrast(value, torch.zeros_like(value))
+
+
+def _largest_nll(batch: PredictionBatch) -> Tensor:
+    """The NLL `[n]` that each sample would have with its least likely class as the label."""
+    if batch.logits is None:
+        return -batch.probabilities.amin(-1).log()
+    return batch.logits.amax(-1) - batch.logits.amin(-1) - batch.probabilities.amax(-1).log()
+
+
+def largest_possible_nll(sums: Sums) -> float:
+    """From the sums of `Performance`, what the NLL of any of the samples could have been; up to a few percent above."""
+    return math.pow(float(sums["nll_possible"]), 1 / _POWER)
 
 
 def brier_scores(batch: PredictionBatch) -> Tensor:
