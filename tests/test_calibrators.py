@@ -109,6 +109,7 @@ def test_temperature_is_that_of_netcal():
     np.testing.assert_allclose(ours, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vector", "matrix"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("scale", [0.1, 3.0, 100.0])

@@ -64,6 +64,7 @@ def test_blocks_run_to_the_letter(page, tmp_path, monkeypatch, real_data):
     follow(ROOT / page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
 def test_commands_that_are_not_run_are_understood(page):
     for block in blocks_of((ROOT / page).read_text()):

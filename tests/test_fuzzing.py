@@ -45,6 +45,7 @@ def test_damage_takes_any_seed(seeds, random):
     assert isinstance(mutated(random, seeds), bytes)
 
 
+@pytest.mark.slow
 def test_every_reader_holds_for_a_moment_in_processes_that_may_not_take_all_memory():
     command = [sys.executable, "-m", "fuzzing", "--seconds", "0.2", "--seed", "7"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)

@@ -33,6 +33,7 @@ def logits_of(count, *, scale=3.0, noise=0.0, seed=0, classes=5):
     return scale * (logits + noise * torch.randn(count, classes, generator=generator)), labels
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["ece", "accuracy", "my_metric"]),
     st.booleans(),
@@ -85,6 +86,7 @@ def test_a_requirement_is_decided_by_the_whole_interval(at_most):
         assert verdict.more_samples > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distance", [0.5, 1.0, 2.0])
 def test_half_of_the_numbers_of_samples_that_are_named_are_too_small(distance):
     logits, labels = logits_of(500)
@@ -104,6 +106,7 @@ def test_more_requirements_need_more_evidence():
     assert interval_level(10, level=0.95) == pytest.approx(0.99)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requirements", [1, 5, 10])
 @pytest.mark.parametrize(("samples", "right"), [(100, 0.998), (1000, 0.9998), (2000, 0.995), (200, 0.9)])
 def test_the_accuracy_of_a_good_model_is_misjudged_no_more_often_than_promised(samples, right, requirements):
@@ -203,6 +206,7 @@ def test_intervals_that_err_too_often_decide_nothing():
         decide(scores, [Requirement.parsed("nll <= 1")] * 2, level=0.95)
 
 
+@pytest.mark.slow
 def test_differences_of_the_same_samples_are_paired_and_of_others_wider():
     first, labels = logits_of(1000, noise=0.3, seed=1)
     second = first + 0.1 * torch.randn(first.shape, generator=torch.Generator().manual_seed(2))
@@ -240,6 +244,7 @@ def files(tmp_path, *, count=400):
     return paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("require", "code"),
     [
@@ -332,6 +337,7 @@ def test_an_infinite_difference_decides_nothing():
     assert decision.outcome == "undecided"
 
 
+@pytest.mark.slow
 def test_any_metric_of_an_evaluation_can_be_required():
     logits, labels = logits_of(600)
     other = logits + 0.1 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
@@ -349,6 +355,7 @@ def test_a_few_more_samples_are_not_counted(samples):
         assert decisions.more_samples(replace(verdict, more_samples=number)) == expected
 
 
+@pytest.mark.slow
 def test_an_assertion_for_tests():
     logits, labels = logits_of(600)
     assert_calibrated({"logits": logits}, "accuracy >= 0.5", "ece <= 0.2", labels=labels)

@@ -20,6 +20,8 @@ from counterpoise.report.page import render
 from counterpoise.scoring import score_files
 from counterpoise.scoring.guarantees import try_guarantees
 
+pytestmark = pytest.mark.slow
+
 K, N = 5, 3000
 
 

@@ -93,6 +93,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_command_line():
     info = run("info")
     assert info.returncode == 0, info.stderr
@@ -103,6 +104,7 @@ def test_command_line():
     assert run("nothing").returncode == 2
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_named():
     code = "import sys; sys.modules['torchmetrics'] = None; import counterpoise.integrations.torchmetrics"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -115,6 +115,7 @@ def test_the_interval_of_the_mean_gap_ends_where_no_gap_can_be_larger(hit):
     assert -1 <= low <= 0.6 - hit <= high <= 1
 
 
+@pytest.mark.slow
 def test_a_calibrated_model_without_errors_is_not_called_underconfident():
     """With an error in 200, most samples of 200 have one or none; their spread says nothing of the error rate."""
     generator = torch.Generator().manual_seed(0)
@@ -144,6 +145,7 @@ def test_the_interval_of_auroc_holds_with_few_negatives(negatives, separation):
     assert inside / 300 >= 0.92
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "samples", "temperature"), [(100, 1000, 1.5), (200, 2000, 1.15)])
 def test_the_interval_of_briers_calibration_holds_with_many_classes(classes, samples, temperature):
     """Where most bins hold a few samples; the variance that fits a full bin had it never covered."""
@@ -169,6 +171,7 @@ def brier_calibration_of_true_probabilities(classes, temperature, generator):
     return float((gap**2 / mass.clamp(min=1)).sum()) / draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("samples", "wrong"), [(500, 0.01), (500, 0.02), (60, 0.2)])
 def test_the_interval_of_the_detection_error_holds_with_few_errors(samples, wrong):
     """By its resamples alone, 1% of 500 had it covered every other time."""
@@ -307,6 +310,7 @@ def test_of_many_classes_without_a_hit_the_error_is_not_certain():
     assert (low > 0).float().mean() < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "samples", "wrong", "repetitions"), [(2, 1_000, 5, 200), (10, 2_000, 7, 200), (100, 10_000, 21, 40)]
 )
@@ -328,6 +332,7 @@ def test_the_classwise_error_of_a_saturated_model_is_covered(classes, samples, w
     assert widest < 5 * truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("accuracy", "samples"), [(0.995, 200), pytest.param(0.997, 500, marks=pytest.mark.long)])
 def test_a_saturated_model_without_an_error_may_still_be_overconfident(accuracy, samples, monkeypatch):
     """All confidences are 0.9999: mean gap and smooth ECE hold the truth although most samples show no error."""
@@ -343,6 +348,7 @@ def test_a_saturated_model_without_an_error_may_still_be_overconfident(accuracy,
     assert min(covered.values()) >= 55
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "separation"), [(10**7, 4.0), (10**8, 2.0)])
 @pytest.mark.parametrize("stratified", [True, False])
 def test_bootstrap_intervals_of_large_sets_hold_their_value(size, separation, stratified):
@@ -355,6 +361,7 @@ def test_bootstrap_intervals_of_large_sets_hold_their_value(size, separation, st
         assert estimate.low <= estimate.value <= estimate.high, key
 
 
+@pytest.mark.slow
 def test_one_error_that_stands_nearly_last_has_an_interval():
     confidence = torch.linspace(0.6, 0.999, 200_000, dtype=torch.float64)
     labels = torch.zeros(200_000, dtype=torch.long)

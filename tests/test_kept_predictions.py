@@ -15,6 +15,7 @@ from counterpoise.recipes.savings import SavingOptions, with_savings
 from test_auxiliaries import ALPHA, batches, perceptron
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_the_last_word_on_each_sample_is_kept(data):
@@ -32,6 +33,7 @@ def test_the_last_word_on_each_sample_is_kept(data):
             torch.testing.assert_close(found[row].exp(), expected[each], rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_few_classes_are_kept_without_bias():
     """The mean of many draws of `sum_k g_k log f_k` is that of all classes; without the others it is far from it."""
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(0))

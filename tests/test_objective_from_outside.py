@@ -177,6 +177,7 @@ def test_trainers_defaults_are_refused(changes, message, tmp_path):
     assert setup.losses == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "export", [export_safetensors, partial(export_onnx, example=X), partial(export_pt2, example=X)]
 )

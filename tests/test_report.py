@@ -79,6 +79,7 @@ def test_reliability_diagram_shows_the_bins_of_the_raw_predictions(scores):
     assert lines(figure, "confidence")[0][0, 0] == pytest.approx(confidence.mean(), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ood", [None, *made.FOREIGN_SETS])
 def test_detection_curves_hold_the_measures(three, ood):
     figure = figures.detection(three.models, ood=ood)

@@ -20,6 +20,7 @@ from scored_files import K, N, drawn, same_estimates, write, write_shards
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writing", [write, write_shards])
 def test_files_score_as_their_arrays_do(tmp_path, writing):
     logits, labels = drawn(0)
@@ -57,6 +58,7 @@ def test_every_format_gives_the_same_scores(tmp_path, form):
     same_estimates(scores.estimates, counterpoise.evaluate(logits=logits, labels=labels).estimates, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_members_are_averaged_as_probabilities(tmp_path):
     members = torch.stack([drawn(seed)[0] for seed in range(3)], 1)
     labels = drawn(0)[1]
@@ -72,6 +74,7 @@ def test_members_are_averaged_as_probabilities(tmp_path):
         same_estimates(scores.estimates, expected.estimates, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["max_softmax", "energy"])
 def test_many_samples_go_through_the_histogram_within_their_bounds(score):
     logits, labels = drawn(3)
@@ -95,6 +98,7 @@ def test_many_samples_go_through_the_histogram_within_their_bounds(score):
         assert thresholds == sorted(thresholds, reverse=True)
 
 
+@pytest.mark.slow
 def test_rows_count_for_what_they_are(tmp_path):
     """Clean rows make the headline; corrupted ones are grouped; foreign ones are OOD; unlabelled ones are left out."""
     logits, labels = drawn(5)

@@ -5,6 +5,8 @@ import pytest
 from benchmarks import traces
 from counterpoise.recipes import METHODS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_first_epoch_has_the_golden_losses(real_data, method):

@@ -9,6 +9,8 @@ import evaluations as made
 from counterpoise.integrations.trackers import log_to_mlflow, log_to_tensorboard, log_to_wandb, scalars
 from counterpoise.metrics import Evaluation
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow(tmp_path, monkeypatch):

@@ -38,6 +38,7 @@ def networks(recipe: Recipe, seed: int) -> list[nn.Module]:
     return list(recipe_models(recipe, classes=3, channels=3)(seed))
 
 
+@pytest.mark.slow
 def test_a_run_folder_is_complete_in_itself(tmp_path):
     recipe = small_recipe(evaluation__corruptions=("brightness",), evaluation__severities=(1, 5))
     folder = tmp_path / "run"
@@ -72,6 +73,7 @@ def test_a_run_folder_is_complete_in_itself(tmp_path):
         train(recipe, folder, data=small_data(recipe))
 
 
+@pytest.mark.slow
 def test_scores_without_a_page_and_without_a_word(tmp_path, capsys):
     recipe = small_recipe()
     with quiet():
@@ -85,6 +87,7 @@ def test_scores_without_a_page_and_without_a_word(tmp_path, capsys):
     assert "predicting" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_only_so_many_images_are_predicted():
     recipe = small_recipe(data__name="digits", data__limit=60, evaluation__images=7)
     assert len(named_data(recipe).test()) == 7
@@ -208,6 +211,7 @@ def test_every_method_trains_and_its_loss_is_finite(tmp_path, method):
     assert all(abs(loss) < 100 for loss in losses(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_mixed_precision_follows_float32_and_predicts_in_float32(tmp_path, precision):
     exact = small_recipe(engine__checkpoint_steps=None)
@@ -221,6 +225,7 @@ def test_mixed_precision_follows_float32_and_predicts_in_float32(tmp_path, preci
     assert (rounded.numpy() != logits).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_one_run_of_independent_members(tmp_path):
     recipe = small_recipe("de3", epochs=1)
     train(recipe, tmp_path, data=small_data(recipe, test=True))
@@ -297,6 +302,7 @@ def test_one_auxiliary_is_not_clipped_by_anothers_gradients(tmp_path):
     assert norms == pytest.approx([0.5, 1.0, 0.25], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_your_own_networks_and_images(tmp_path):
     recipe = small_recipe(batch=10)
 
@@ -391,6 +397,7 @@ def test_training_resuming_and_failing_leave_the_number_of_threads(tmp_path):
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_the_first_member_of_an_ensemble_is_the_run_of_one_network(tmp_path):
     for method in ("ce", "de3"):
         recipe = small_recipe(method, epochs=1, seed=3)
@@ -399,6 +406,7 @@ def test_the_first_member_of_an_ensemble_is_the_run_of_one_network(tmp_path):
     assert losses(tmp_path / "ce") != losses(RunFolder(tmp_path / "de3").member(1).path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "trainings"), [("mte1", 1), ("de3", 3)])
 def test_networks_are_built_once_for_each_training(method, trainings, tmp_path):
     recipe = small_recipe(method, epochs=1)

@@ -95,6 +95,7 @@ KILLED_AT = (
 FULL_AT = ("sync steps #3", "sync epochs #1", "before manifest.json #4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "error"),
     [(place, Killed()) for place in KILLED_AT]
@@ -142,6 +143,7 @@ def test_a_run_is_used_by_one_process_at_a_time(tmp_path, monkeypatch):
         resume(run.path, data=small_data(recipe))
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_left_as_it_is(tmp_path):
     recipe = small_recipe("ce")
     first = train(recipe, tmp_path, data=small_data(recipe, test=True))
@@ -228,6 +230,7 @@ def test_samples_without_a_label_are_refused_in_memory_and_in_a_stream(tmp_path)
         train(streamed, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_ood_sets_given_by_path_are_predicted_and_scored(tmp_path):
     for split in ("train", "test"):
         _write_parquet(tmp_path / "set" / f"{split}.parquet", striped_images(60))
@@ -265,6 +268,7 @@ class Rates(L.Callback):
         self.used.append({group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups})
 
 
+@pytest.mark.slow
 def test_the_primary_decays_and_the_auxiliaries_do_not(tmp_path, monkeypatch):
     """The paper's schedule in small: 0.1 divided by ten at each milestone, 0.01 throughout."""
     rates = Rates()
@@ -275,6 +279,7 @@ def test_the_primary_decays_and_the_auxiliaries_do_not(tmp_path, monkeypatch):
     assert {used["auxiliaries"] for used in rates.used} == {0.01}
 
 
+@pytest.mark.slow
 def test_every_step_of_pruning_can_be_the_last(tmp_path, monkeypatch):
     recipe = small_recipe(
         "fl-dtdp", epochs=3, pruning__every=1, pruning__share=0.3, engine__checkpoint_steps=1, engine__ema=0.5
@@ -289,6 +294,7 @@ def test_every_step_of_pruning_can_be_the_last(tmp_path, monkeypatch):
         assert ending(folder) == ending(tmp_path / "whole"), step
 
 
+@pytest.mark.slow
 def test_tensorboard_holds_each_step_once_after_a_resume_from_the_start(tmp_path, monkeypatch):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     recipe = small_recipe("ce", engine__loggers=("tensorboard",), engine__checkpoint_steps=None, epochs=3)
@@ -300,6 +306,7 @@ def test_tensorboard_holds_each_step_once_after_a_resume_from_the_start(tmp_path
     assert [event.step for event in events.Scalars("validation/nll")] == [4, 9, 14]
 
 
+@pytest.mark.slow
 def test_weights_and_biases_tells_members_and_runs_of_one_name_apart(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -322,6 +329,7 @@ def test_a_launcher_with_another_number_of_processes_is_refused(monkeypatch):
     require_processes(replace(Recipe().engine, devices=2))
 
 
+@pytest.mark.slow
 def test_a_member_of_an_ensemble_is_exported_alone(tmp_path, capsys):
     recipe = small_recipe("de3", epochs=1)
     train(recipe, tmp_path, data=small_data(recipe))
@@ -336,6 +344,7 @@ def test_a_member_of_an_ensemble_is_exported_alone(tmp_path, capsys):
         load_run(tmp_path, member=3)
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_goes_on(tmp_path, monkeypatch, capsys):
     command = ["train", "digits", "--data.limit", "60", "--data.validation", "20", "--batch", "20", "--epochs", "1"]
     command += ["--method", "ce", "--out", str(tmp_path), "--engine.threads", "1", "--engine.accelerator", "cpu"]

@@ -57,6 +57,7 @@ class Wrapped(nn.Module):
         return self.form(logits=self.linear(images.flatten(1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "form"), [("mte1", dict), ("de3", SimpleNamespace)])
 def test_models_may_return_their_logits_in_a_mapping_or_an_object(tmp_path, method, form):
     recipe = small_recipe(method, epochs=1, engine__checkpoint_steps=None)
@@ -69,6 +70,7 @@ def test_models_may_return_their_logits_in_a_mapping_or_an_object(tmp_path, meth
     assert len(read_predictions(RunFolder(tmp_path).predictions / "test.parquet")) == 60
 
 
+@pytest.mark.slow
 def test_images_need_not_be_square(tmp_path):
     recipe = small_recipe("ce", epochs=1)
     images = [striped_images(rows, seed=rows) for rows in (120, 60)]
@@ -117,6 +119,7 @@ def test_devices_that_are_not_there_are_refused_before_the_folder_is_made(tmp_pa
         require_devices(replace(recipe.engine, devices=3))
 
 
+@pytest.mark.slow
 def test_an_ood_set_that_is_predicted_again_is_not_counted_twice(tmp_path, monkeypatch):
     """By the text of the recipe, with a slash behind it, and from another folder; undivided, as images or Parquet."""
     for split in ("train", "test"):
@@ -137,6 +140,7 @@ def test_an_ood_set_that_is_predicted_again_is_not_counted_twice(tmp_path, monke
             assert np.array_equal(read_predictions(written).values, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "digits"])
 def test_a_limit_may_be_spread_over_folders_and_digits(tmp_path, kind):
     if kind == "folder":
@@ -181,6 +185,7 @@ def test_the_bar_fetches_the_loss_only_when_it_is_drawn(monkeypatch):
     assert bar.get_metrics(SimpleNamespace(global_step=21), module) == {"loss": "0.500", "nll": "1.000"}
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said_without_the_engine(tmp_path):
     code = """
 import sys

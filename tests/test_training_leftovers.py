@@ -50,6 +50,7 @@ def second_task(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.slow
 def test_a_run_for_one_process_is_whole_whatever_rank_the_environment_names(tmp_path, second_task):
     recipe = small_recipe("ce", epochs=1)
     evaluation = train(recipe, tmp_path / "task", data=small_data(recipe, test=True))
@@ -135,6 +136,7 @@ def test_checkpoints_without_their_manifest_are_not_thrown_away(tmp_path):
     assert sorted(run.checkpoints.glob("*.ckpt")) == kept
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_taken_where_later_ones_are_damaged(tmp_path, capsys):
     recipe = small_recipe("ce")
     train(recipe, tmp_path / "whole", data=small_data(recipe))
@@ -207,6 +209,7 @@ def test_another_number_of_networks_than_the_method_trains_is_refused(tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own_has_the_name_of_its_class(tmp_path):
     recipe = small_recipe("ce", epochs=1)
     train(recipe, tmp_path, data=small_data(recipe, test=True), models=lambda _: [Small()])

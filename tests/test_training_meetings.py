@@ -71,6 +71,7 @@ def test_a_rate_without_effect_is_named():
     assert passed_over(finetune()) is passed_over(small_recipe()) is None
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_is_none_is_refused_before_there_is_a_folder(tmp_path):
     recipe = small_recipe()
     with pytest.raises(ValueError, match="there is no optimizer 'adm'"):
@@ -129,6 +130,7 @@ def test_names_of_classes_may_be_written_on_windows(tmp_path):
         resolve(tmp_path / "a.tar")
 
 
+@pytest.mark.slow
 def test_numbered_labels_of_a_file_are_the_models(trained, tmp_path, capsys):  # noqa: F811
     run, folder = trained
     files = [path for name in CLASSES for path in sorted((folder / name).iterdir())[:2]]

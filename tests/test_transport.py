@@ -68,6 +68,7 @@ def test_no_loss_reaches_the_other_model(classes, auxiliaries, alpha, seed):
     assert (gradient == 0).all()
 
 
+@pytest.mark.slow
 @CASES
 def test_it_is_the_two_losses_each_with_the_others_logits_as_constants(classes, auxiliaries, alpha, seed):
     """Bit for bit, and with ignored positions: what another device or process would compute by itself."""
@@ -121,6 +122,7 @@ def test_proposition_1(classes, auxiliaries, alpha, seed):
     torch.testing.assert_close(one, beta * other, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @CASES
 def test_identical_auxiliaries_are_one(classes, auxiliaries, alpha, seed):
     f, g = random_logits(2, classes, seed)
@@ -149,6 +151,7 @@ def test_kl_equals_torch(classes, auxiliaries, alpha, seed):
     torch.testing.assert_close(kl_divergence(g, f), expected)
 
 
+@pytest.mark.slow
 @CASES
 def test_deep_mutual_is_its_definition(classes, auxiliaries, alpha, seed):
     models = random_logits(1 + auxiliaries, classes, seed)
@@ -162,6 +165,7 @@ def test_deep_mutual_is_its_definition(classes, auxiliaries, alpha, seed):
         torch.testing.assert_close(logits.grad, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @CASES
 def test_soft_labels(classes, auxiliaries, alpha, seed):
     """One-hot ones give the values and gradients of their classes, others that of the cross-entropy with them."""
@@ -241,6 +245,7 @@ def test_ignored_samples_take_no_part(terms):
         assert (gradient[5:] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terms", ["mutual_transport", "deep_mutual"])
 def test_compiles_without_graph_break(terms):
     torch.compiler.reset()
@@ -277,6 +282,7 @@ def small_net(seed: int) -> nn.Module:
         return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("auxiliaries", [1, 2])
 def test_one_scalar_is_two_optimizers_bit_for_bit(auxiliaries, dtype):

@@ -110,6 +110,7 @@ def test_resume_makes_again_what_it_can(run, finished, name):
     assert found.models[0].estimates == expected.models[0].estimates  # the rest of the file names the folder
 
 
+@pytest.mark.slow
 def test_weights_are_trained_anew_where_no_checkpoint_is_whole(run, finished):
     shutil.rmtree(run / "checkpoints")
     flip(run / "primary.safetensors")
@@ -121,6 +122,7 @@ def test_weights_are_trained_anew_where_no_checkpoint_is_whole(run, finished):
     assert all(torch.equal(found[key], value) for key, value in expected.items())
 
 
+@pytest.mark.slow
 def test_resume_says_that_a_log_cannot_be_made_again_and_does_not_vouch_for_it(run, finished, capfd):
     flip(run / "steps.csv")
     for _ in range(2):
