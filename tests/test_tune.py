@@ -23,13 +23,13 @@ from counterpoise.recipes.config import OptimizerOptions, Recipe
 from counterpoise.recipes.methods import ALPHA_GRID
 from counterpoise.recipes.ranges import Range, with_values
 from counterpoise.report.search import SearchedField, search_figure
-from counterpoise.training import named_data
+from counterpoise.training import from_images, named_data
 from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.folder import RunFolder, read_environment
 from counterpoise.training.study import Search, SharedStudy, Trial
 from counterpoise.training.tuning import tune
 from odd_images import pets
-from runs import edit_environment
+from runs import edit_environment, small_data, small_recipe, striped_images
 from test_own_images import SMALL
 
 pytestmark = pytest.mark.slow
@@ -145,6 +145,14 @@ def test_another_search_is_refused_with_what_is_different(tmp_path):
     for named, (other, ranges, metric) in others.items():
         with pytest.raises(ValueError, match=f"other values of {named};"):
             tune(other, ranges, tmp_path, trials=1, metric=metric)
+
+
+@pytest.mark.slow
+def test_a_search_does_not_go_on_with_other_images(tmp_path):
+    recipe = small_recipe(epochs=1)
+    tune(recipe, [ALPHA], tmp_path, trials=1, data=small_data(recipe))
+    with pytest.raises(ValueError, match="other values of the content of the data; go on as it was started, or use"):
+        tune(recipe, [ALPHA], tmp_path, trials=2, data=from_images(recipe, striped_images(seed=5)))
 
 
 def test_trials_that_are_as_good_are_ranked_by_number_and_accuracy_is_maximised(tmp_path):

@@ -332,13 +332,9 @@ def record_resumption(
             f"{folder.path} would not give the result it was started for: {reasons}. Restore these, or accept the "
             f"change with --allow {flags}, which is recorded"
         )
-    resumed = replace(conditions, step=step, allowed=sorted(changes))
-    write_text(
-        folder.environment,
-        to_document(
-            replace(environment, resumed=[*environment.resumed, resumed]), schema=SCHEMA, version=SCHEMA_VERSION
-        ),
-    )
+    resumed = [*environment.resumed, replace(conditions, step=step, allowed=sorted(changes))]
+    text = to_document(replace(environment, resumed=resumed), schema=SCHEMA, version=SCHEMA_VERSION)
+    write_text(folder.environment, text)
 
 
 def read_environment(folder: RunFolder) -> Environment:

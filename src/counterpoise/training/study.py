@@ -130,7 +130,14 @@ class SharedStudy:
     """An Optuna study in a folder, and who works on which of its trials."""
 
     def __init__(
-        self, folder: Path, recipe: Recipe, ranges: Sequence[Range], *, metric: ValidationMetric, seed: int = 0
+        self,
+        folder: Path,
+        recipe: Recipe,
+        ranges: Sequence[Range],
+        *,
+        metric: ValidationMetric,
+        seed: int = 0,
+        data: Mapping[str, str] | None = None,
     ) -> None:
         self.folder, self.recipe, self.ranges, self.metric, self.seed = folder, recipe, tuple(ranges), metric, seed
         (folder / "trials").mkdir(parents=True, exist_ok=True)
@@ -144,7 +151,7 @@ class SharedStudy:
                 direction="maximize" if metric in LARGER_IS_BETTER else "minimize",
                 load_if_exists=True,
             )
-            self._require_same()
+            self._require_same(dict(data or {}))
 
     def path(self, number: int) -> Path:
         return self.folder / "trials" / f"{number:04d}"
@@ -257,9 +264,10 @@ class SharedStudy:
     def _distributions(self) -> dict[str, BaseDistribution]:
         return {r.path: _distribution(r) for r in self.ranges}
 
-    def _require_same(self) -> None:
-        """Record what is searched, or refuse to go on with something else."""
-        now = {"recipe": self.recipe.to_json(), "ranges": [asdict(r) for r in self.ranges], _METRIC: self.metric}
+    def _require_same(self, data: dict[str, str]) -> None:
+        """Record what is searched and digests of the data, or refuse to go on with something else."""
+        now: dict[str, Any] = {"recipe": self.recipe.to_json(), "ranges": [asdict(r) for r in self.ranges]}
+        now |= {_METRIC: self.metric, "data": data}
         before = self._study.user_attrs
         if not before:
             # One entry of the journal, so that it is there whole or not at all.
@@ -269,6 +277,7 @@ class SharedStudy:
         changed = [
             *changed_fields(Recipe.from_json(found["recipe"]), self.recipe),
             *(f"the {name}" for name, key in (("ranges", "ranges"), ("metric", _METRIC)) if found[key] != now[key]),
+            *(["the content of the data"] if found.get("data") and found["data"] != data else []),
         ]
         if changed:
             raise ValueError(

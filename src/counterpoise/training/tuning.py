@@ -17,6 +17,7 @@ from counterpoise.training.folder import RunFolder
 from counterpoise.training.networks import ModelFactory
 from counterpoise.training.progress import say
 from counterpoise.training.run import resume, train
+from counterpoise.training.splits import fingerprints_of
 from counterpoise.training.study import ClaimedTrial, Search, SharedStudy, Values
 
 
@@ -59,7 +60,8 @@ def tune(
             "a trial runs on one device; to use several, start the search several times, as a job array for instance, "
             "and not as the ranks of one launcher"
         )
-    study = SharedStudy(Path(folder), recipe, ranges, metric=metric, seed=sampler_seed)
+    digests = data.fingerprints() if data is not None else fingerprints_of(recipe, root=root)
+    study = SharedStudy(Path(folder), recipe, ranges, metric=metric, seed=sampler_seed, data=digests)
     while (trial := study.take(trials)) is not None:
         try:
             variant = with_values(recipe, trial.values)
