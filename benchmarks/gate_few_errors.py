@@ -32,7 +32,7 @@ from counterpoise.metrics.scores import Scores
 
 LEVEL = 0.95
 REPETITIONS, SHORT_REPETITIONS = 1000, 10
-POPULATION, SHORT_POPULATION = 10_000_000, 200_000
+POPULATION, SHORT_POPULATION = 4_000_000, 200_000
 """Probabilities of each model, whose values are the true ones."""
 METRICS = ("accuracy", "nll", "brier")
 

@@ -84,7 +84,7 @@ def test_more_labels_take_the_place_of_fewer_whatever_comes_first(monitor, tmp_p
         for place in order:
             update(folder, paths[place])
         results.append(as_json(show(folder)))
-        assert len(list((folder / "windows").iterdir())) == len(json.loads(results[-1])["lines"])
+        assert len(list((folder / "windows").glob("*.json"))) == len(json.loads(results[-1])["lines"])
     assert len(set(results)) == 1
     assert json.loads(results[0])["lines"][0]["labelled"] == json.loads(results[0])["lines"][0]["predictions"]
 
@@ -322,3 +322,77 @@ def test_pieces_of_a_file_add_up_to_it(monitor, tmp_path):
     assert total == 500
     standing = judged(replace(reference, level=0.5), windows_of(monitor, reference))
     assert standing.threshold < show(monitor).threshold
+
+
+def _update(monitor, path):
+    parse(["monitor", "update", str(monitor), str(path)]).run()
+    return show(monitor)
+
+
+@pytest.mark.parametrize("fuller_first", [False, True])
+def test_a_fuller_export_takes_the_place_of_what_it_contains(monitor, tmp_path, fuller_first):
+    table = stream(60)
+    paths = [written(tmp_path / f"{rows}.parquet", table.slice(0, rows)) for rows in (30, 60)]
+    for path in reversed(paths) if fuller_first else paths:
+        standing = _update(monitor, path)
+    assert standing.predictions == standing.labelled == 60
+    assert _update(monitor, paths[0]) == standing
+
+
+def test_two_files_for_one_and_one_for_two_are_counted_once(monitor, tmp_path):
+    table = stream(60)
+    halves = [written(tmp_path / f"{number}.parquet", table.slice(30 * number, 30)) for number in range(2)]
+    whole = written(tmp_path / "whole.parquet", table)
+    other = tmp_path / "other"
+    begin(other, tmp_path / "reference.parquet", start="2026-03-01")
+    for path in (*halves, whole):
+        update(monitor, path)
+    for path in (whole, *halves):
+        update(other, path)
+    assert as_json(show(monitor)) == as_json(show(other))
+    assert show(other).predictions == 60
+
+
+def test_rows_of_the_same_ids_in_another_form_are_counted_once(monitor, tmp_path):
+    table = stream(60)
+    narrow = table.cast(pa.schema([(f.name, pa.float32() if f.type == pa.float64() else f.type) for f in table.schema]))
+    csv.write_csv(table, tmp_path / "c.csv")
+    for path in (written(tmp_path / "a.parquet", table), written(tmp_path / "b.parquet", narrow), tmp_path / "c.csv"):
+        standing = _update(monitor, path)
+    assert standing.predictions == standing.labelled == 60
+
+
+def test_files_that_share_some_ids_of_a_window_are_rejected(monitor, tmp_path):
+    table = stream(60, hours=1)
+    before = _update(monitor, written(tmp_path / "a.parquet", table.slice(0, 40)))
+    with pytest.raises(ValueError, match=r"b\.parquet: the window of .* has 20 of its 40 ids in other rows too"):
+        _update(monitor, written(tmp_path / "b.parquet", table.slice(20, 40)))
+    assert show(monitor) == before
+
+
+def test_an_id_twice_in_a_window_is_rejected(monitor, tmp_path):
+    table = stream(20, hours=1)
+    table = table.set_column(0, "id", pa.array([f"request {row % 19}" for row in range(20)]))
+    with pytest.raises(ValueError, match=r"a\.parquet: id 'request 0' occurs more than once in a window"):
+        _update(monitor, written(tmp_path / "a.parquet", table))
+    assert show(monitor).predictions == 0
+
+
+def test_rows_without_ids_beside_others_of_their_window_are_said(monitor, tmp_path, capsys):
+    table = stream(60, ids=False, hours=2)
+    _update(monitor, written(tmp_path / "a.parquet", table))
+    assert "already had rows" not in capsys.readouterr().err
+    _update(monitor, written(tmp_path / "again.parquet", table))
+    assert "already had rows" not in capsys.readouterr().err
+    _update(monitor, written(tmp_path / "b.parquet", table.slice(0, 30)))
+    note = capsys.readouterr().err
+    assert "b.parquet: 2 of its windows already had rows" in note
+    assert "remove" in note
+
+
+def test_labels_that_a_fuller_file_lacks_are_said(monitor, tmp_path, capsys):
+    table = stream(60, hours=1)
+    _update(monitor, written(tmp_path / "a.parquet", table.slice(0, 30)))
+    standing = _update(monitor, written(tmp_path / "b.parquet", table.drop_columns(["label"])))
+    assert (standing.predictions, standing.labelled) == (60, 0)
+    assert "30 labels are not added" in capsys.readouterr().err

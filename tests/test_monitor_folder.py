@@ -75,6 +75,14 @@ def test_a_row_without_a_time_is_named(monitor, tmp_path, times, message):
     assert show(monitor).outcome == "nothing"
 
 
+def test_a_reference_whose_rows_are_there_twice_is_rejected(tmp_path):
+    (tmp_path / "reference").mkdir()
+    for name, rows in (("a", 50), ("b", 30)):
+        written(tmp_path / "reference" / f"{name}.parquet", stream(rows))
+    with pytest.raises(PredictionFileError, match="30 rows have the id of another row"):
+        begin(tmp_path / "monitor", tmp_path / "reference")
+
+
 def test_the_column_of_times_is_asked_for(monitor, tmp_path):
     table = stream(5).rename_columns(["id", *(f"p{k}" for k in range(CLASSES)), "label", "served"])
     path = written(tmp_path / "a.parquet", table)

@@ -3,13 +3,16 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from counterpoise._choices import DEFAULT_LEVEL, EVERY, Every, require_level
 from counterpoise.monitoring.counts import StoredCounts
-from counterpoise.monitoring.reading import classes_of, counted, opened, pieces_of, time_column
+from counterpoise.monitoring.reading import Piece, classes_of, counted, opened, pieces_of, time_column
 from counterpoise.monitoring.standing import Standing, judged, require_coarser
-from counterpoise.monitoring.store import Reference, create, read_reference, windows_of, write_piece
+from counterpoise.monitoring.store import WINDOWS, Kept, Reference, create, read_reference, windows_of, write_piece
 from counterpoise.monitoring.windows import stamp_of, time_of, window_at_time
 from counterpoise.predictions import Columns, Location, PredictionFile, PredictionFileError
 from counterpoise.scoring.units import Progress
@@ -67,9 +70,15 @@ def begin(
         raise ValueError(f"--start {start}: a monitor begins in 1970 at the earliest")
     files = (file for file, _ in opened(predictions, columns, by=lambda _: None))
     first = next(files)  # a set has at least one
-    counts = counted(first, progress=progress)
+    counts, keys = counted(first, progress=progress)
     for file in files:
-        counts += counted(file, progress=progress)
+        more, others = counted(file, progress=progress)
+        counts, keys = counts + more, np.concatenate([keys, others])
+    if repeated := len(keys) - len(np.unique(keys)):
+        raise PredictionFileError(
+            f"{predictions}: {repeated:,} rows have the id of another row and would be counted twice; remove them, or "
+            "give each prediction an id of its own"
+        )
     if not counts.labelled:
         raise PredictionFileError(f"{first.path}: a monitor begins with labelled predictions, and these have no labels")
     reference = Reference(
@@ -108,23 +117,36 @@ def update(
         _require_same_model(file, reference)
         assert column is not None  # noqa: S101
         pieces = pieces_of(file, time=column, every=reference.every, first=reference.first, progress=progress)
+        unsure = list[str]()
         with ThreadPoolExecutor(_WRITERS) as writers:
-            for piece, (new, others) in writers.map(
-                lambda piece: (piece, write_piece(folder, piece, reference)), pieces
-            ):
-                kept += new
-                if others:
+            for piece, found in writers.map(partial(_written, folder, reference, file), pieces):
+                kept += found.new
+                if found.unused_labels:
                     notices.append(
-                        f"{stamp_of(piece.window, reference.every)}: {piece.counts.labelled:,} labels are not added to "
+                        f"{stamp_of(piece.window, reference.every)}: {found.unused_labels:,} labels are not added to "
                         "those that are there for the same predictions; give all that are known in one file"
                     )
+                unsure += [] if found.unsure is None else [found.unsure]
                 windows.add(piece.window)
                 rows += piece.counts.samples
                 labelled += piece.counts.labelled
                 if progress is not None:
                     progress(f"{folder}: windows", len(windows), None)
         notices += file.notices
+        if unsure:
+            notices.append(
+                f"{file.path}: {len(unsure):,} of its windows already had rows, and without ids nobody can tell "
+                f"whether they are the same; if they are, remove {Path(folder) / WINDOWS / unsure[0]} (and those like "
+                "it); give rows an `id`, and each is counted once"
+            )
     return Updated(len(windows), kept, rows, labelled, tuple(notices))
+
+
+def _written(folder: str | Path, reference: Reference, file: PredictionFile, piece: Piece) -> tuple[Piece, Kept]:
+    try:
+        return piece, write_piece(folder, piece, reference)
+    except ValueError as error:
+        raise PredictionFileError(f"{file.path}: {error}") from None
 
 
 def show(folder: str | Path, *, every: Every | None = None, progress: Progress | None = None) -> Standing:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from counterpoise._choices import Every
 from counterpoise._files import FilePath
 from counterpoise._text import some
+from counterpoise.metrics.keys import Keys, sample_keys
 from counterpoise.monitoring.counts import Counts
 from counterpoise.monitoring.windows import TIMES, microseconds_of, window_of
 from counterpoise.predictions import (
@@ -44,12 +45,14 @@ class Piece:
         source: digest of the rows without their labels, whatever their order.
         labels: digest of which labels are there, and which predictions they say are right.
         counts: of the rows.
+        ids: keys of the rows in their order, or None where rows have no ids.
     """
 
     window: int
     source: str
     labels: str
     counts: Counts
+    ids: Keys | None
 
 
 @dataclass
@@ -59,6 +62,7 @@ class _Window:
     counts: Counts
     rows: list[Digests] = field(default_factory=list)
     hits: list[NDArray[np.int8]] = field(default_factory=list)
+    ids: list[Keys] = field(default_factory=list)
 
     def piece(self, window: int) -> Piece:
         rows, hits = np.concatenate(self.rows), np.concatenate(self.hits)
@@ -67,7 +71,8 @@ class _Window:
         rows, hits = rows[order], hits[order]
         labelled = hits >= 0
         labels = hashlib.sha256(rows[labelled].tobytes() + hits[labelled].tobytes()).hexdigest()
-        return Piece(window, hashlib.sha256(rows.tobytes()).hexdigest()[:32], labels[:16], self.counts)
+        source = hashlib.sha256(rows.tobytes()).hexdigest()[:32]
+        return Piece(window, source, labels[:16], self.counts, np.sort(np.concatenate(self.ids)) if self.ids else None)
 
 
 def classes_of(file: PredictionFile) -> int:
@@ -114,12 +119,14 @@ def time_column(file: PredictionFile, chosen: str | None) -> str:
     return found
 
 
-def counted(file: PredictionFile, *, progress: Progress | None = None) -> Counts:
-    """All rows of a file."""
-    counts = Counts.zeros(classes_of(file))
+def counted(file: PredictionFile, *, progress: Progress | None = None) -> tuple[Counts, Keys]:
+    """All rows of a file, and the keys of their ids; no keys where they have none."""
+    counts, keys = Counts.zeros(classes_of(file)), [np.zeros(0, np.uint64)]
     for table, first_row in _batches(file, progress):
         counts.add(*_outcomes(file, table, first_row))
-    return counts
+        if file.has_ids:
+            keys.append(sample_keys(table.ids))
+    return counts, np.concatenate(keys)
 
 
 def pieces_of(
@@ -152,7 +159,21 @@ def pieces_of(
             own.counts.add(confidence[rows], predicted[rows], hit[rows])
             own.rows.append(digests[rows])
             own.hits.append(hit[rows])
-    return (windows[each].piece(each) for each in sorted(windows))
+            if file.has_ids:
+                own.ids.append(sample_keys(table.ids[rows]))
+    return (_without_repeats(windows[each].piece(each), file) for each in sorted(windows))
+
+
+def _without_repeats(piece: Piece, file: PredictionFile) -> Piece:
+    """The piece, unless an id occurs twice in it."""
+    if piece.ids is None or not len(again := np.flatnonzero(piece.ids[1:] == piece.ids[:-1])):
+        return piece
+    ids = (table.ids[sample_keys(table.ids) == piece.ids[again[0]]] for table in file.batches())
+    repeated = next(each[0] for each in ids if len(each))
+    raise PredictionFileError(
+        f"{file.path}: id {str(repeated)!r:.80} occurs more than once in a window, so its row would be counted twice; "
+        "remove the repeated rows, or give each prediction an id of its own"
+    )
 
 
 def _batches(file: PredictionFile, progress: Progress | None) -> Iterator[tuple[Predictions, int]]:

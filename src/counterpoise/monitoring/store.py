@@ -2,23 +2,32 @@
 
     FOLDER/reference.json
     FOLDER/windows/20260301T05-SOURCE-000000000250-LABELS.json
+    FOLDER/windows/20260301T05-SOURCE.ids
 
 A file is named by its window, by a digest of the rows without their labels, by the number of labels, and by a digest of
 these. So the same predictions given again are the same file; with more labels they are another one, which counts in
 place of the first; and writers need no lock, because different content has different names. What a killed writer did
 not finish is not there, or is a hidden temporary file that nobody reads.
+
+Rows with ids have a file of 64 bits for each. A source all of whose ids are in larger ones does not count, whichever
+came first; two sources that share some of their ids are rejected.
 """
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from counterpoise._choices import Every, require_level
 from counterpoise._documents import from_document, to_document
-from counterpoise._files import write_text
+from counterpoise._files import replacing, write_text
+from counterpoise.metrics.keys import Keys
 from counterpoise.monitoring.counts import CELLS, Counts, StoredCounts
 from counterpoise.monitoring.reading import Piece
 from counterpoise.monitoring.windows import STAMP, shown_start, stamp_of, window_at
@@ -29,6 +38,9 @@ _SCHEMA, _PIECE_SCHEMA, _VERSION = "counterpoise.reference", "counterpoise.windo
 _NAME = re.compile(
     rf"(?P<stamp>{STAMP})-(?P<source>[0-9a-f]{{32}})-(?P<labelled>[0-9]{{12}})-(?P<labels>[0-9a-f]{{16}})\.json"
 )
+_IDS = re.compile(rf"{STAMP}-[0-9a-f]{{32}}\.ids")
+_LOOKS = 5
+"""At a window, while a file takes the place of another between its listing and its reading."""
 _NUMBER_BYTES = 24
 """At most, of a number in JSON with what stands around it."""
 _MOST_CLASSES = 1_000_000
@@ -75,6 +87,8 @@ class _StoredPiece:
     source: str
     labels: str
     stored: StoredCounts
+    ids: str | None = None
+    """SHA-256 of the file of ids, where rows have ids."""
 
 
 @dataclass(frozen=True, order=True)
@@ -125,33 +139,60 @@ def read_reference(folder: str | Path) -> Reference:
     return found
 
 
-def write_piece(folder: str | Path, piece: Piece, reference: Reference) -> tuple[bool, bool]:
-    """Keep a piece unless as many labels are there; whether it was kept, and whether those are others than its own."""
+class Kept(NamedTuple):
+    """What became of a piece.
+
+    Attributes:
+        new: whether it was kept; otherwise its rows are there already.
+        unused_labels: of this piece or of those that it replaces, which are not the labels that count now.
+        unsure: another file of its window, where one of the two has no ids: nobody can tell whether they share rows.
+    """
+
+    new: bool
+    unused_labels: int = 0
+    unsure: str | None = None
+
+
+def write_piece(folder: str | Path, piece: Piece, reference: Reference) -> Kept:
+    """Keep a piece unless its rows are there with as many labels; what it contains is removed.
+
+    `ValueError` where it shares some of its ids, and not all, with another.
+    """
     target = Path(folder) / WINDOWS
     target.mkdir(exist_ok=True)
     stamp = stamp_of(piece.window, reference.every)
-    own = _Name(
-        piece.window,
-        piece.source,
-        piece.counts.labelled,
-        piece.labels,
-        f"{stamp}-{piece.source}-{piece.counts.labelled:012d}-{piece.labels}.json",
-    )
-    before = [
-        _parsed(path, reference.every)
-        for path in target.glob(f"{stamp}-{piece.source}-*.json")
-        if not path.is_symlink()
-    ]
-    as_many = {each.labels for each in before if each.labelled >= own.labelled}
-    others = piece.counts.labelled > 0 and bool(as_many) and piece.labels not in as_many
-    if any(each >= own for each in before):
-        return False, others
-    stored = _StoredPiece(stamp, piece.source, piece.labels, StoredCounts.of(piece.counts))
+    labelled = piece.counts.labelled
+    name = f"{stamp}-{piece.source}-{labelled:012d}-{piece.labels}.json"
+    own = _Name(piece.window, piece.source, labelled, piece.labels, name)
+    before = _names(target.glob(f"{stamp}-*.json"), reference.every)
+    if own in before:
+        return Kept(new=False)
+    pieces, ids = _pieces(target, before, reference)
+    before, ids = list(pieces), ids | {own.source: piece.ids}
+    counting = _counting([*before, own], ids, target)
+    if own not in counting:
+        rivals = [each for each in before if each.source == own.source and each.labelled >= labelled]
+        if rivals:
+            unused = 0 if own.labels in {each.labels for each in rivals} else labelled
+        else:
+            unused = max(0, labelled - sum(each.labelled for each in counting))
+        return Kept(new=False, unused_labels=unused)
+    replaced = [each for each in before if each not in counting]
+    content = None if piece.ids is None else piece.ids.astype("<u8").tobytes()
+    if content is not None:
+        with replacing(target / _ids_name(stamp, own)) as temporary:
+            temporary.write_bytes(content)
+    digest = None if content is None else hashlib.sha256(content).hexdigest()
+    stored = _StoredPiece(stamp, piece.source, piece.labels, StoredCounts.of(piece.counts), digest)
     write_text(target / own.name, to_document(stored, schema=_PIECE_SCHEMA, version=_VERSION, indent=None))
-    for each in before:  # what this one replaces; a reader that saw the name looks again
+    for each in replaced:  # a reader that saw the name looks again
         with suppress(OSError):
             (target / each.name).unlink(missing_ok=True)
-    return True, others
+            if each.source != own.source:
+                (target / _ids_name(stamp, each)).unlink(missing_ok=True)
+    others = [each for each in counting if each != own]
+    unsure = next((each.name for each in others if ids[each.source] is None or piece.ids is None), None)
+    return Kept(new=True, unused_labels=max(0, sum(each.labelled for each in replaced) - labelled), unsure=unsure)
 
 
 def windows_of(
@@ -162,25 +203,86 @@ def windows_of(
     # Listed twice: while a file takes the place of another, one listing may come too early for the one and too late
     # for the other.
     found = [path for _ in range(2) if target.is_dir() for path in target.iterdir()]
-    best: dict[tuple[int, str], _Name] = {}
-    for path in (path for path in set(found) if not path.name.startswith(".")):
+    windows: dict[int, list[_Name]] = {}
+    for name in _names(set(found), reference.every):
+        if name.window < reference.first:
+            raise ValueError(
+                f"{target / name.name}: it is of a window before the monitor's first, {reference.start}; remove it"
+            )
+        windows.setdefault(name.window, []).append(name)
+    for done, window in enumerate(sorted(windows)):
+        yield window, _counts_of(target, windows[window], reference)
+        if progress is not None:
+            progress(str(target), done + 1, len(windows))
+
+
+def _counts_of(target: Path, names: list[_Name], reference: Reference) -> Counts:
+    """Of one window."""
+    pieces, ids = _pieces(target, names, reference)
+    counts = [pieces[each].stored.counts(reference.classes) for each in _counting(pieces, ids, target)]
+    return sum(counts, Counts.zeros(reference.classes))
+
+
+def _pieces(
+    target: Path, names: list[_Name], reference: Reference, *, looks: int = _LOOKS
+) -> tuple[dict[_Name, _StoredPiece], dict[str, Keys | None]]:
+    """The files of one window, and the ids of each source; what has been replaced since is looked for again."""
+    try:
+        pieces = {each: _read(target / each.name, each, reference) for each in names}
+        return pieces, {each.source: _ids(target, each, piece, reference) for each, piece in pieces.items()}
+    except FileNotFoundError as error:
+        again = _names(target.glob(f"{stamp_of(names[0].window, reference.every)}-*.json"), reference.every)
+        if not looks:
+            raise ValueError(f"{error.filename}: it is missing; restore it, or give its predictions again") from None
+        return _pieces(target, again, reference, looks=looks - 1)
+
+
+def _counting(names: Iterable[_Name], ids: Mapping[str, Keys | None], target: Path) -> list[_Name]:
+    """The files of one window that count: of each source the last, if its ids are not all in larger ones."""
+    best: dict[str, _Name] = {}
+    for name in names:
+        best[name.source] = max(name, best.get(name.source, name))
+    kept, known = [each for each in best.values() if ids[each.source] is None], np.zeros(0, np.uint64)
+    with_ids = [(own, each) for each in best.values() if (own := ids[each.source]) is not None]
+    for own, each in sorted(with_ids, key=lambda pair: (len(pair[0]), pair[1].labelled, pair[1]), reverse=True):
+        shared = np.intersect1d(own, known, assume_unique=True)
+        if not len(shared):
+            kept.append(each)
+            known = np.concatenate([known, own])
+        elif len(shared) < len(own):
+            raise ValueError(
+                f"the window of {target / each.name} has {len(shared):,} of its {len(own):,} ids in other rows too, "
+                "which would be counted twice; give one file with all rows, or one with new rows alone"
+            )
+    return kept
+
+
+def _ids(target: Path, name: _Name, piece: _StoredPiece, reference: Reference) -> Keys | None:
+    """Keys of the rows of a file, or None where they have no ids."""
+    if piece.ids is None:
+        return None
+    path = target / _ids_name(stamp_of(name.window, reference.every), name)
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != piece.ids:
+        raise ValueError(f"{path}: it is damaged; restore it, or remove {name.name} and give its predictions again")
+    return np.frombuffer(content, "<u8").astype(np.uint64)
+
+
+def _ids_name(stamp: str, name: _Name) -> str:
+    return f"{stamp}-{name.source}.ids"
+
+
+def _names(paths: Iterable[Path], every: Every) -> list[_Name]:
+    """Those of counts; what no monitor wrote is a `ValueError`."""
+    found = []
+    for path in sorted(paths):
+        if path.name.startswith("."):
+            continue
         if path.is_symlink() or path.is_dir():
             raise ValueError(f"{path}: it is a link or a folder, which no monitor writes; remove it")
-        name = _parsed(path, reference.every)
-        if name.window < reference.first:
-            raise ValueError(f"{path}: it is of a window before the monitor's first, {reference.start}; remove it")
-        key = (name.window, name.source)
-        best[key] = max(name, best.get(key, name))
-    window, counts = -1, Counts.zeros(reference.classes)
-    for done, name in enumerate(sorted(best.values())):
-        if name.window != window and done:
-            yield window, counts
-            counts = Counts.zeros(reference.classes)
-        window, counts = name.window, counts + _read(target / name.name, name, reference)
-        if progress is not None:
-            progress(str(target), done + 1, len(best))
-    if best:
-        yield window, counts
+        if not _IDS.fullmatch(path.name):
+            found.append(_parsed(path, every))
+    return found
 
 
 def _parsed(path: Path, every: Every) -> _Name:
@@ -194,26 +296,16 @@ def _parsed(path: Path, every: Every) -> _Name:
     return _Name(window, found["source"], int(found["labelled"]), found["labels"], path.name)
 
 
-def _read(path: Path, name: _Name, reference: Reference) -> Counts:
+def _read(path: Path, name: _Name, reference: Reference) -> _StoredPiece:
     try:
-        text = _bounded(_latest(path, name, reference), 1000 + _NUMBER_BYTES * (4 * CELLS + 2 * reference.classes))
+        text = _bounded(path, 1000 + _NUMBER_BYTES * (4 * CELLS + 2 * reference.classes))
         found = from_document(_StoredPiece, text, schema=_PIECE_SCHEMA, version=_VERSION)
-        counts = found.stored.counts(reference.classes)
         own = (stamp_of(name.window, reference.every), name.source)
-        if (found.window, found.source) != own or counts.labelled < name.labelled:
+        if (found.window, found.source) != own or found.stored.counts(reference.classes).labelled < name.labelled:
             raise ValueError("it does not hold what its name says")
     except ValueError as error:
         raise ValueError(f"{path}: {error}; restore it, or remove it and give its predictions again") from None
-    return counts
-
-
-def _latest(path: Path, name: _Name, reference: Reference) -> Path:
-    """The file, or the one with more labels that has taken its place since its name was read."""
-    if path.exists():
-        return path
-    stamp = stamp_of(name.window, reference.every)
-    found = [_parsed(each, reference.every) for each in path.parent.glob(f"{stamp}-{name.source}-*.json")]
-    return path.parent / max(found).name if found else path
+    return found
 
 
 def _bounded(path: Path, most: int) -> str:
