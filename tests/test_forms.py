@@ -213,6 +213,7 @@ MULTILABEL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MULTILABEL)
 def test_several_labels_a_sample(name):
     arguments, labels = MULTILABEL[name]
@@ -309,6 +310,7 @@ def pooled(probabilities, labels):
     return headline
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runs", "least"), [(30, 0.85), pytest.param(100, 0.9, marks=pytest.mark.long)])
 def test_pooled_intervals_cover_though_the_labels_of_a_sample_are_dependent(runs, least):
     """Nominal 95% intervals of sets with 8 correlated labels: chance leaves most of them, and independence fewer."""
@@ -335,6 +337,7 @@ def test_pooled_intervals_cover_though_the_labels_of_a_sample_are_dependent(runs
     assert naive < 0.85 * runs
 
 
+@pytest.mark.slow
 def test_dependent_labels_raise_the_noise_floor():
     rng, errors, floors = np.random.default_rng(2), [], []
     for _ in range(40):
@@ -361,6 +364,7 @@ def same(found, expected):
         assert (found[key].value, found[key].low, found[key].high) == pytest.approx(limits, abs=1e-9, nan_ok=True), key
 
 
+@pytest.mark.slow
 def test_tables_of_every_kind_score_as_in_memory():
     top, _ = scored(Predictions.of(confidence=P.max(1), correct=P.argmax(1) == Y))
     same(top.compute().estimates, evaluate(confidence=P.max(1), correct=P.argmax(1) == Y).estimates)
@@ -387,6 +391,7 @@ def test_a_confidence_alone_is_compared_by_what_both_models_have():
     assert not {Key.NLL, Key.BRIER, Key.CLASSWISE_ECE}.intersection(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("needs", "there"), [("probabilities", False), ("confidence", True)])
 def test_a_metric_from_outside_is_measured_or_named_as_missing(needs, there):
     class Own(TopTwoAccuracy):

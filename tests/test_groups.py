@@ -61,6 +61,7 @@ def by_key(scores):
     return {tuple(sorted(group.columns.items())): group for group in scores.groups}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_group_is_scored_as_its_samples_alone(name, columns, tmp_path):
     WRITERS[name](tmp_path / name, columns)
@@ -77,6 +78,7 @@ def test_a_group_is_scored_as_its_samples_alone(name, columns, tmp_path):
             assert group.estimates[key].value == pytest.approx(alone[key].value, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_memory_shards_and_two_models_give_the_groups_of_one_file(columns, tmp_path):
     write_csv(tmp_path / "whole.csv", columns)
     (whole,) = score_files([tmp_path / "whole.csv"], by=["region"]).models
@@ -95,6 +97,7 @@ def test_memory_shards_and_two_models_give_the_groups_of_one_file(columns, tmp_p
             assert group.estimates["nll"].value == pytest.approx(other.estimates["nll"].value, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_missing_values_are_a_group(columns, tmp_path):
     regions = [None if row % 4 == 0 else str(each) for row, each in enumerate(columns["region"])]
     values = np.stack([columns["prob_0"], columns["prob_1"]], -1)
@@ -105,6 +108,7 @@ def test_missing_values_are_a_group(columns, tmp_path):
     assert by_key(in_memory)[key].samples == by_key(from_file)[key].samples == ROWS // 4
 
 
+@pytest.mark.slow
 def test_what_cannot_be_grouped_by_is_refused(columns, tmp_path):
     path = tmp_path / "p.csv"
     many = {name: np.concatenate([column] * 3) for name, column in columns.items()} | {"id": np.arange(3 * ROWS)}

@@ -54,6 +54,7 @@ def outcome(form: Form, capsys) -> str:
     return f"refused: {error}"
 
 
+@pytest.mark.slow
 def test_every_form(forms, capsys, monkeypatch):
     folder, every = forms
     monkeypatch.chdir(folder)

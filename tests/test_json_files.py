@@ -83,12 +83,14 @@ def test_scores_that_are_not_one_for_each_class_are_refused(tmp_path, row, wrong
     )
 
 
+@pytest.mark.slow
 def test_many_rows(tmp_path):
     values = np.random.default_rng(0).dirichlet(np.ones(3), 25_000)
     path = written(tmp_path, {"probs": values.tolist(), "label": [0] * 25_000})
     np.testing.assert_array_equal(read_predictions(path).values, values)
 
 
+@pytest.mark.slow
 def test_what_is_no_table_is_refused(tmp_path):
     for text in (
         "",

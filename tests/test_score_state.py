@@ -145,6 +145,7 @@ def assert_any_partition_is_the_same(tmp_path_factory, seed, parts, order, exact
         assert tried == again
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @PARTITIONS
 def test_any_partition_merged_in_any_order_is_the_same(tmp_path_factory, **drawn):
@@ -158,6 +159,7 @@ def test_any_partition_merged_in_any_order_is_the_same_long(tmp_path_factory, **
     assert_any_partition_is_the_same(tmp_path_factory, **drawn)
 
 
+@pytest.mark.slow
 def test_the_same_parts_in_the_same_order_give_the_same_bytes():
     data = rows_of(0, text_ids=True, clean=True)
     options = ScoreOptions(paired=True, exact_samples=60)
@@ -383,6 +385,7 @@ class TestAMetricFromOutside:
         metric.update(logits=data.logits[0], labels=data.labels)
         assert metric.compute()[KEY].item() == pytest.approx(self.expected(data, 0), abs=1e-12)
 
+    @pytest.mark.slow
     def test_in_files_comparison_groups_tables_and_report(self, files, tmp_path):
         data, folders = files
         evaluation = score_files(folders, metrics=[TopTwoAccuracy()])
@@ -407,6 +410,7 @@ class TestAMetricFromOutside:
         write_report(tmp_path / "report.html", again, risk=0.05)
         assert "Top-2 accuracy" in (tmp_path / "report.html").read_text()
 
+    @pytest.mark.slow
     def test_best_by_its_own_direction(self, files):
         _, folders = files
         evaluation = score_files(folders, metrics=[TopTwoAccuracy()])

@@ -32,6 +32,7 @@ def test_temperature_is_fitted_on_one_half_and_measured_on_the_other(tmp_path):
     assert score_files([few]).models[0].recalibration is None
 
 
+@pytest.mark.slow
 def test_models_are_compared_after_scaling_on_what_no_temperature_was_fitted_on(tmp_path):
     logits, labels = drawn(10, n=4000, sharpness=3.0)
     better = logits + 0.8 * torch.nn.functional.one_hot(labels, K)
@@ -54,6 +55,7 @@ def test_models_are_compared_after_scaling_on_what_no_temperature_was_fitted_on(
     assert type(found).from_json(found.to_json()) == found
 
 
+@pytest.mark.slow
 def test_nothing_is_compared_after_scaling_where_that_was_not_tried_alike(tmp_path):
     logits, labels = drawn(10, n=150)
     one, other = (
@@ -74,6 +76,7 @@ def test_nothing_is_compared_after_scaling_where_that_was_not_tried_alike(tmp_pa
     assert compare_scaled([samples[0]] * 2, models, options=ScoreOptions()).samples == 300
 
 
+@pytest.mark.slow
 def test_corrupted_copies_of_a_sample_are_not_taken_for_each_other():
     logits, labels = drawn(10, n=600)
     kinds = {"fog": logits, "snow": logits.roll(1, -1)}

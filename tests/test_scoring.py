@@ -206,6 +206,7 @@ def test_foreign_files_of_one_name_are_two_sets(tmp_path):
     assert {name: ranking.negatives for name, ranking in scores.ood.items()} == {"near": 30, "far": 60}
 
 
+@pytest.mark.slow
 def test_models_are_named_by_what_tells_them_apart(tmp_path):
     logits, labels = drawn(10, n=50)
 
@@ -232,6 +233,7 @@ def test_only_corrupted_rows_make_the_headline_themselves(tmp_path):
     assert score_files([path]).models[0]["ece"] == counterpoise.evaluate(logits=logits, labels=labels)["ece"]
 
 
+@pytest.mark.slow
 def test_errors_name_the_file_and_the_row_in_it(tmp_path):
     """Of rows so wide that they are read in several batches."""
     logits = torch.zeros(300, 20_000)
@@ -295,6 +297,7 @@ def test_ordered_map_keeps_order_errors_and_the_end(threads):
     stream.close()
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_a_bit(tmp_path):
     logits, labels = drawn(12)
     path = write_shards(tmp_path / "a", rows=250, logits=logits, labels=labels)
@@ -304,6 +307,7 @@ def test_threads_do_not_change_a_bit(tmp_path):
         score_files([path], threads=0)
 
 
+@pytest.mark.slow
 def test_how_many_samples_are_alike_is_counted_among_all_of_them(tmp_path):
     logits, labels = drawn(9, n=400)
     corruption = [None] * 100 + ["fog"] * 300

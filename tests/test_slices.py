@@ -21,6 +21,7 @@ from counterpoise.report.page import write_report
 from counterpoise.scoring import score_files
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 1)), min_size=1, max_size=5), st.floats(1e-6, 0.4))
 def test_exact_limits_are_quantiles_of_beta_distributions(cases, error):
     trials = np.array([trial for trial, _ in cases])
@@ -81,6 +82,7 @@ def test_tables_put_the_worst_first_and_mark_it():
     assert "1 is less accurate" in text
 
 
+@pytest.mark.slow
 def test_two_columns_make_a_table_by_both(tmp_path):
     sizes = dict.fromkeys(["ax", "ay", "bx", "by", "cx"], 100)
     scores = sliced(sizes, dict(zip(sizes, (10, 20, 30, 60, 20), strict=True)), columns=("region", "device"))
@@ -119,6 +121,7 @@ def test_missing_values_are_a_group_of_their_own_in_every_table():
     assert [row[0].text for row in accuracy.rows] == ["north", "not stated", "south"]
 
 
+@pytest.mark.slow
 def test_nullable_columns_of_pandas_group_as_others_do():
     pandas = pytest.importorskip("pandas")
     plain = ["a", None, "b", "a"]
@@ -136,6 +139,7 @@ def test_columns_that_mark_corrupted_samples_in_files_are_refused():
         counterpoise.evaluate(**given, by={"severity": ["mild", "grave"]})
 
 
+@pytest.mark.slow
 def test_a_screen_shows_the_worst_ten():
     sizes = {(str(number),): 20 for number in range(14)}
     scores = sliced(sizes, dict.fromkeys(sizes, 3))

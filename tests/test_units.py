@@ -33,6 +33,7 @@ def write_groups(path, seed, *, ids):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ids", [True, False])
 @pytest.mark.parametrize("models", [1, 2])
 def test_a_file_by_row_groups_scores_as_a_whole(tmp_path, monkeypatch, ids, models):
@@ -56,6 +57,7 @@ def test_rows_are_named_as_they_are_in_the_file(tmp_path, monkeypatch):
         score_files([path])
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_bytes(tmp_path, monkeypatch):
     """Models in as many shards and in others, with OOD samples; with so many samples that ranks are counted, too."""
     for model, shards in (("a", 5), ("b", 5), ("c", 3)):
@@ -88,6 +90,7 @@ def squared(number):
     return number, number**2
 
 
+@pytest.mark.slow
 def test_calls_come_back_in_order_and_errors_as_they_are():
     engine = Processes(2)
     try:

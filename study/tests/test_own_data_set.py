@@ -46,6 +46,7 @@ def recipe(method="ce"):
     )
 
 
+@pytest.mark.slow
 def test_it_trains(root):
     evaluation = train(recipe(), root / "run", root=root, page=False)
     assert evaluation.models[0].samples == STARS.images["test"]
@@ -56,6 +57,7 @@ def test_its_cost_is_that_of_its_entry(root):
     assert work_of(recipe()).steps == 2 * ((120 - 20) // 20)
 
 
+@pytest.mark.slow
 def test_it_is_studied_and_planned(root):
     request = Request(
         study="reliability",

@@ -132,6 +132,7 @@ def test_a_cluster_that_does_not_start_says_what_to_do(run):
         run(Slow())
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_in_mid_cell_is_replaced(run, tmp_path):
     started = Counter()
 
@@ -147,6 +148,7 @@ def test_a_worker_that_dies_in_mid_cell_is_replaced(run, tmp_path):
     assert {(state.losses, state.attempts) for state in states} == {(1, 2)}
 
 
+@pytest.mark.slow
 def test_a_cell_that_no_worker_survives_is_given_up_and_others_go_on(run, tmp_path):
     def deadly(store, task, *, root, page):
         if task.cell.recipe.method == "ce" and task.cell.recipe.seed == 1:
@@ -159,6 +161,7 @@ def test_a_cell_that_no_worker_survives_is_given_up_and_others_go_on(run, tmp_pa
     assert commits_of(found.store) == of_a_sequential_run(tmp_path / "sequential") - Counter([task])
 
 
+@pytest.mark.slow
 def test_a_cell_that_gets_further_at_each_loss_is_not_given_up(run, monkeypatch, tmp_path):
     """As on machines that are taken away again and again."""
     started = Counter()

@@ -76,6 +76,7 @@ def test_work_by_hand() -> None:
     assert work_of(recipe, "validation").inference_passes == 3 * 8 * validation
 
 
+@pytest.mark.slow
 def test_work_is_that_of_a_real_run(real_data, tmp_path) -> None:
     root = real_data("cifar10")
     request = request_of("scatter", "smoke", seeds=[0], only=["fl-dtdp"])
@@ -92,6 +93,7 @@ def test_work_is_that_of_a_real_run(real_data, tmp_path) -> None:
     assert without_page == pytest.approx(sum(path.stat().st_size for path in (*files, run.primary, run.steps)), rel=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_cell_of_every_study_can_be_counted(scale) -> None:
     requests = [request_of(study, scale, seeds=[0]) for study in studies_at(scale)]
@@ -125,6 +127,7 @@ def played(requests: Sequence[Request], seed: int) -> tuple[set[str], Work]:
     return ids, combined(works)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     st.sampled_from(["smoke", "reduced", "finetune"]).flatmap(
@@ -192,6 +195,7 @@ def test_a_device_without_speed_is_refused(flops: float) -> None:
         assumed_timing(flops)
 
 
+@pytest.mark.slow
 def test_calibration_measures_every_constant_and_leaves_threads_alone() -> None:
     requests = [request_of("reliability", "smoke", seeds=[0], only=["ce"])]
     threads, said = torch.get_num_threads(), []
@@ -207,6 +211,7 @@ def test_calibration_measures_every_constant_and_leaves_threads_alone() -> None:
     assert len(said) == 2
 
 
+@pytest.mark.slow
 def test_the_text_of_a_plan() -> None:
     studies = studies_at("paper")[-2:]  # that of all is in the documentation
     requests = [request_of(study, "paper", seeds=range(3)) for study in studies]

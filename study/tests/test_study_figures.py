@@ -34,6 +34,7 @@ def points(figure, gid):
     return np.stack(artist.get_data(), -1)
 
 
+@pytest.mark.slow
 def test_scatter_shows_means_and_deviations(studies):
     group = studies["scatter"].groups[0]
     figure = figures.scatter(group)
@@ -141,6 +142,7 @@ def test_dots_before_and_after_scaling(studies):
         assert points(figure, f"auroc {name}")[:, 0] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_legend_of_long_names_stays_within_the_figure(studies):
     group = studies["cost"].groups[0]
     long = [

@@ -96,6 +96,7 @@ def test_a_scale_has_its_own_studies():
         request_of("ood", "finetune", seeds=[0])
 
 
+@pytest.mark.slow
 def test_the_caption_says_where_the_choice_was_made(tmp_path, request_):
     (gathered,) = collect(filled(tmp_path, [request_]))
     assert "lowest mean validation NLL at seeds 100, 101, which no table shows, in PACS, sketch left out" in caption(

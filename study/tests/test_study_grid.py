@@ -95,6 +95,7 @@ def progress_with(request, line, values):
     return Progress(metrics, frozenset(given_up))
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(METRICS),
     st.lists(st.none() | st.floats(min_value=0, max_value=1), min_size=4, max_size=4).filter(any),
@@ -147,6 +148,7 @@ def test_what_chooses_comes_first_and_then_seed_by_seed():
     assert named[0].name == "first mte1 alpha=0.4 seed 3"
 
 
+@pytest.mark.slow
 def test_cells_that_studies_share_are_run_once(tmp_path):
     requests = [request_of(study, "smoke", seeds=[0]) for study in STUDIES]
     together, _ = run_quickly(tmp_path / "together", requests)
@@ -185,6 +187,7 @@ def test_requests_name_what_is_wrong_with_them():
             request_of("dml", "smoke", seeds=seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_study_refers_only_to_settings_that_it_has(scale):
     for study in studies_at(scale):
@@ -208,6 +211,7 @@ def run_alone(requests, shard):
         metrics |= {task.key: quick(None, task, root=None, page=False) for task in ready}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", range(1, 8))
 def test_shards_share_all_tasks_out_and_need_nothing_of_each_other(count):
     requests = [request_of(study, "smoke", seeds=[0, 1]) for study in STUDIES]
@@ -215,6 +219,7 @@ def test_shards_share_all_tasks_out_and_need_nothing_of_each_other(count):
     assert Counter(itertools.chain(*shares)) == Counter(run_alone(requests, Shard()))
 
 
+@pytest.mark.slow
 def test_a_shard_in_a_store_of_its_own_ends_by_itself(tmp_path):
     requests = [request_of(study, "smoke", seeds=[0, 1]) for study in ("auxiliary-backbone", "cifar10", "alpha")]
     stores = [run_quickly(tmp_path / str(index), requests, shard=Shard(index, 3))[0] for index in range(3)]
@@ -309,6 +314,7 @@ def work(folder):
     run_sequentially(store, store.contents.requests, page=False)
 
 
+@pytest.mark.slow
 def test_a_cell_killed_in_the_middle_ends_as_if_nothing_had_happened(tmp_path, real_data):
     real_data("cifar10")
     request = one_cell()
@@ -333,6 +339,7 @@ def test_a_cell_killed_in_the_middle_ends_as_if_nothing_had_happened(tmp_path, r
     assert not list(broken.run_folder(cell).checkpoints.glob("*.ckpt"))
 
 
+@pytest.mark.slow
 def test_choosing_never_looks_at_test_images(tmp_path, real_data):
     data = tmp_path / "data" / "cifar10"
     data.mkdir(parents=True)

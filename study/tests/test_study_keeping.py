@@ -21,6 +21,7 @@ def tables_of(store, out):
     return [path.read_bytes() for path in write_report(store, out=out, html=False, markdown=True, latex=True)]
 
 
+@pytest.mark.slow
 def test_tables_and_figures_are_the_same_from_what_is_kept(tmp_path):
     store = stores.filled(tmp_path / "store", stores.requests(["cifar10", "corruptions", "alpha"]))
     assert len(keep(store, tmp_path / "kept")) > 20
@@ -47,6 +48,7 @@ def test_what_is_kept_grows_at_its_end(tmp_path):
     assert remaining(kept, wanted).is_empty
 
 
+@pytest.mark.slow
 def test_a_real_run_goes_on_from_what_is_kept(real_data, tmp_path, monkeypatch):
     root = real_data("cifar10")
     request = request_of("reliability", "smoke", seeds=[0], only=["mte1", "de3"])

@@ -44,6 +44,7 @@ def studies(store):
 # Tables
 
 
+@pytest.mark.slow
 def test_cells_hold_mean_deviation_and_interval_of_the_records(studies):
     study = studies["cifar10"]
     (first, *_), group = tables.result_tables(study, nowhere), study.groups[0]
@@ -112,6 +113,7 @@ def test_every_far_set_has_a_table_and_the_first_the_published_numbers(tmp_path)
     assert ["published" in columns for columns in heads] == [True, True, False]
 
 
+@pytest.mark.slow
 def test_rows_of_unequal_seeds_are_compared_over_those_that_they_share(tmp_path):
     wanted = [
         request_of("dml", "smoke", seeds=range(5), only=["mte1", "mte2"]),
@@ -141,6 +143,7 @@ def test_an_interval_over_images_says_so_beside_rows_of_several_seeds(tmp_path):
     assert "over images" not in mte[1].text
 
 
+@pytest.mark.slow
 def test_figures_of_fewer_settings_are_removed(tmp_path):
     store = stores.filled(tmp_path / "store", stores.requests(["cifar10"]))
     first, *_ = [path for path in write_report(store, html=False, markdown=True) if path.suffix == ".png"]
@@ -206,6 +209,7 @@ def page(store):
     return path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_link_leads_somewhere(store, page):
     found = [html.unescape(link) for link in re.findall(r'href="([^"]*)"', page)]
     assert any(link.endswith("/cell.json") for link in found)
@@ -239,6 +243,7 @@ def test_page_loads_and_runs_nothing(page):
     assert "numbers mean nothing" in page
 
 
+@pytest.mark.slow
 def test_names_are_escaped(tmp_path):
     (wanted,) = stores.requests(["dml"])
     odd = replace(wanted, lines=tuple(replace(line, title="<b>|&_") for line in wanted.lines))
@@ -264,6 +269,7 @@ def disturbed(path, wanted):
     return store
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(tmp_path):
     wanted = stores.requests(["alpha", "dml"])
     written = []
@@ -274,6 +280,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path):
     assert {path.name for path in written[0]} > {"report.html", "report.md", "report.tex", "alpha.png", "dml.svg"}
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_shown_as_missing(tmp_path):
     wanted = stores.requests(["cifar10"])
 
@@ -299,6 +306,7 @@ def test_what_is_missing_is_shown_as_missing(tmp_path):
     assert "ValueError: &lt;no&gt; data" in path.read_text()
 
 
+@pytest.mark.slow
 def test_a_store_without_a_finished_run_has_a_report(tmp_path):
     store = Store(tmp_path / "store")
     store.add(stores.requests())
@@ -309,6 +317,7 @@ def test_a_store_without_a_finished_run_has_a_report(tmp_path):
     assert len(write_report(store)) == 1
 
 
+@pytest.mark.slow
 def test_one_seed_has_the_interval_over_samples_and_no_mark(tmp_path):
     store = stores.filled(tmp_path / "store", stores.requests(["scatter"], seeds=(4,)))
     (study,) = collect(store)
@@ -321,6 +330,7 @@ def test_one_seed_has_the_interval_over_samples_and_no_mark(tmp_path):
     assert write_report(store)
 
 
+@pytest.mark.slow
 def test_undefined_values_are_said_to_be(tmp_path):
     store = stores.filled(tmp_path / "store", stores.requests(["dml"]))
     (study,) = collect(store)
@@ -335,6 +345,7 @@ def test_undefined_values_are_said_to_be(tmp_path):
     assert write_report(store)
 
 
+@pytest.mark.slow
 def test_a_report_of_some_studies_and_errors(tmp_path, store):
     document = sections.document_of(store, studies=["dml", "cifar10"], address=nowhere)
     assert [section.name for section in document.sections] == ["cifar10", "dml"]
@@ -347,6 +358,7 @@ def test_a_report_of_some_studies_and_errors(tmp_path, store):
         write_report(broken)
 
 
+@pytest.mark.slow
 def test_another_folder_links_back_to_the_runs(tmp_path, store):
     (path,) = write_report(store, studies=["dml"], out=tmp_path / "elsewhere")
     links = re.findall(r'href="([^"#][^"]*)"', path.read_text())

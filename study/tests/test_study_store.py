@@ -84,6 +84,7 @@ events = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(events)
 def test_states_are_what_counting_the_events_gives_to_whoever_reads_them(happened):
     with tempfile.TemporaryDirectory() as folder:
@@ -195,6 +196,7 @@ steps = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(steps, max_size=40))
 def test_two_coordinators_never_have_the_same_cell_nor_commit_it_twice(taken):
     tasks = [a_task(0), a_task(1)]
@@ -238,6 +240,7 @@ def work_slowly(folder, ready=lambda: None):
     run_sequentially(store, store.contents.requests, perform=perform)
 
 
+@pytest.mark.slow
 def test_processes_that_race_on_a_store_commit_every_task_once(tmp_path):
     request = request_of("cifar10", "smoke", seeds=range(3), only=("ce", "fl", "mte1", "mte2"))
     store, alone = Store(tmp_path / "together"), Store(tmp_path / "alone")

@@ -49,6 +49,7 @@ def test_every_table_and_figure_is_a_study():
     assert list(STUDIES) == ISSUE + OWN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_setting_can_be_trained(scale):
     for study in studies_at(scale):

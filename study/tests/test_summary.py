@@ -43,6 +43,7 @@ def test_missing_values_do_not_count_and_one_value_has_no_interval():
     assert math.isnan(none.mean)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=6))
 def test_paired_interval_excludes_zero_exactly_where_the_t_test_rejects(pairs):
     first, second = np.array(pairs).T
