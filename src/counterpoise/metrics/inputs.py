@@ -69,6 +69,16 @@ class PredictionBatch:
         confidence, prediction = self.probabilities.max(-1)
         return confidence.clamp(max=1), prediction
 
+    @staticmethod
+    def joined(batches: Sequence["PredictionBatch"]) -> "PredictionBatch":
+        """All samples of batches that know the same of theirs."""
+
+        def column(name: str) -> Any:
+            parts = [getattr(batch, name) for batch in batches]
+            return None if parts[0] is None else torch.cat(parts)
+
+        return PredictionBatch(*map(column, ("probabilities", "labels", "logits", "log_label", "in_distribution")))
+
     def top(self) -> tuple[Tensor, Tensor]:
         """Confidence `[n]` in [0, 1] and correctness `[n]` of the predicted class."""
         confidence, prediction = self._largest

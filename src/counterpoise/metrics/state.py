@@ -202,8 +202,7 @@ class ScoreState:
     def settle(self) -> None:
         """Bring the state into the form that `save` writes: what comes after gives the same bits as after that."""
         for part in (self.clean, self.corrupted):
-            part.ranks.settle()
-            part.trial.settle()
+            part.settle()
 
     def compute(self) -> Scores:
         """The scores of all samples so far."""
