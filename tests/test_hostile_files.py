@@ -10,7 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from counterpoise.calibrators import load_calibrator
@@ -23,7 +28,13 @@ from counterpoise.integrations.hub import from_pretrained
 from counterpoise.metrics import Scores
 from counterpoise.metrics.state import ScoreState
 from counterpoise.models import Backbone
-from counterpoise.predictions import PredictionFileError, find_shards, read_predictions, write_predictions
+from counterpoise.predictions import (
+    PredictionFileError,
+    find_shards,
+    open_predictions,
+    read_predictions,
+    write_predictions,
+)
 from counterpoise.training.checkpoints import (
     Entry,
     Manifest,
@@ -119,6 +130,45 @@ def test_null_inside_a_line_is_a_missing_value(tmp_path):
     assert read_predictions(tmp_path / "p.jsonl").labels.tolist() == [0, -1]
 
 
+@settings(max_examples=15)
+@given(
+    text=st.text(alphabet='[]{}"\\\\ a\u5b5b', max_size=12),
+    brackets=st.integers(60, 66),
+    name=st.sampled_from(["p.jsonl", "p.json"]),
+)
+@example(text="", brackets=30_000, name="p.jsonl")
+@example(text="", brackets=30_000, name="p.json")
+def test_json_is_read_to_a_depth_of_64(tmp_path_factory, text, brackets, name):
+    path = tmp_path_factory.getbasetemp() / name
+    plain = {"label": 0, "logits": [1.0, 2.0], text: text}
+    row = f'{json.dumps(plain)[:-1]}, "x": {"[" * brackets}{json.dumps(text)}{"]" * brackets}}}'
+    path.write_text(f"{json.dumps(plain)}\n{row}\n" if name == "p.jsonl" else f"[{json.dumps(plain)},\n{row}]")
+    if brackets + 1 + (name == "p.json") <= 64:
+        assert read_predictions(path).values.tolist() == [[1, 2]] * 2
+    else:
+        with pytest.raises(PredictionFileError, match="line 2 is nested deeper than 64 levels"):
+            read_predictions(path)
+
+
+def test_a_nested_line_across_two_blocks_is_rejected(tmp_path):
+    line = b'{"label": 0, "logits": [0.25, 0.75]}\n'
+    filled = line * ((1 << 23) // len(line)) + b" " * ((1 << 23) % len(line) - 40)
+    (tmp_path / "p.jsonl").write_bytes(filled + b'{"label": 0, "logits": [0.25, 0.75], "x": ' + b"[" * 30_000)
+    with pytest.raises(PredictionFileError, match=r"line \d+ is nested deeper than 64 levels"):
+        read_predictions(tmp_path / "p.jsonl")
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "scores.json", "config.json", "checkpoints/manifest.json", "environment.json"]
+)
+def test_nested_documents_are_rejected(name, tmp_path):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"schema": ' + "[" * 100_000)
+    with pytest.raises(ValueError, match="line 1 is nested deeper than 64 levels"):
+        PIPES[name](path)
+
+
 def test_lists_of_json_that_begin_with_null_lead_nowhere(tmp_path):
     (tmp_path / "p.jsonl").write_text('{"label": 0, "logits": [null, 1.0]}\n' * 3)
     with pytest.raises(PredictionFileError, match=r"not a readable file of JSON lines.*out of bounds"):
@@ -210,3 +260,36 @@ def test_images_are_opened_with_a_list_of_formats():
     ]
     assert len(opened) == 1
     assert opened[0].endswith("(file, formats=FORMATS)")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_file_that_another_takes_the_place_of_while_it_is_read_is_rejected(tmp_path, suffix, in_place):
+    """Either content has all predictions right or all wrong; a mixture would have some accuracy between."""
+    labels = np.arange(400_000) % 2
+    for name, right in (("right", True), ("wrong", False)):
+        write_plain(tmp_path / f"{name}.{suffix}", labels, labels if right else 1 - labels)
+    path, other = tmp_path / f"right.{suffix}", tmp_path / f"wrong.{suffix}"
+    assert path.stat().st_size == other.stat().st_size
+    batches = open_predictions(path).batches()
+    assert (next(batches).values.argmax(-1) == labels[0]).any()
+    if in_place:
+        path.write_bytes(other.read_bytes())
+    else:
+        other.replace(path)
+    with pytest.raises(PredictionFileError, match=rf"right.{suffix}: it was changed or replaced after it was opened"):
+        list(batches)
+
+
+def write_plain(path, labels, predicted):
+    """Without digests or checksums, of one size whatever is predicted."""
+    columns = {"label": labels, "prob_0": 0.75 - predicted / 2, "prob_1": 0.25 + predicted / 2}
+    if path.suffix == ".parquet":
+        options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        pq.write_table(pa.table(columns), path, row_group_size=50_000, **options)
+    elif path.suffix == ".csv":
+        pa_csv.write_csv(pa.table(columns), path)
+    else:
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        path.write_text("".join(f'{{"label": {y}, "prob_0": {p}, "prob_1": {q}}}\n' for y, p, q in rows))

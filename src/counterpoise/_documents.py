@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from counterpoise._addresses import read_text
+from counterpoise._json import parsed
 
 T = TypeVar("T")
 
@@ -88,8 +89,8 @@ def from_document(
     """
     title, upgrades = schema.rsplit(".", maxsplit=1)[-1], upgrades or {}
     try:
-        document = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        document = parsed(text, parse_constant=_refuse_constant)
+    except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     changed = sealed and isinstance(document, dict) and is_changed(document)
     if sealed and isinstance(document, dict):

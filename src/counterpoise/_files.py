@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from counterpoise._addresses import Address, as_path, naming, regular
 from counterpoise._documents import CHANGED, DIGEST, content_hash
+from counterpoise._json import parsed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -188,8 +189,8 @@ def is_content_changed(metadata: Mapping[str, str], tensors: Mapping[str, "Tenso
         others = {name: value for name, value in metadata.items() if name != METADATA_DIGEST}
         return metadata[METADATA_DIGEST] != content_digest(others, tensors)
     try:
-        content: Any = json.loads(*metadata.values()) if len(metadata) == 1 else {}
-    except (ValueError, RecursionError):
+        content: Any = parsed(*metadata.values()) if len(metadata) == 1 else {}
+    except ValueError:
         content = {}
     if not isinstance(content, dict) or DIGEST not in content:
         return None

@@ -5,7 +5,6 @@ with their digests (the manifest of checkpoints, of shards), or by itself: docum
 their own content. Whoever writes a file decides which; nothing here knows runs, exports or studies.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -16,6 +15,7 @@ from counterpoise._addresses import Address, as_path
 from counterpoise._digests import SUMS, inside, read_sums, require_within, stated_digest
 from counterpoise._documents import CHANGED, DIGEST, is_changed
 from counterpoise._files import digest_of, has_digest
+from counterpoise._json import parsed
 
 State = Literal["whole", "changed", "missing", "without digest"]
 
@@ -157,7 +157,7 @@ def _vouches_for_itself(path: Path) -> bool:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        found = parsed(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     return found if isinstance(found, dict) else {}

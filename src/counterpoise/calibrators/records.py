@@ -15,6 +15,7 @@ from torch import Tensor
 
 from counterpoise._documents import DIGEST
 from counterpoise._files import content_digest, read_safetensors, replacing
+from counterpoise._json import parsed
 
 SCHEMA = "counterpoise.calibrator"
 SCHEMA_VERSION = 1
@@ -88,8 +89,8 @@ def read_record(path: str | Path) -> Record:
     """Read a record; `ValueError` that names the file if it is anything but what `write_record` wrote."""
     metadata, tensors = read_safetensors(path)
     try:
-        content = json.loads(metadata.get("description", ""))
-    except (json.JSONDecodeError, RecursionError):
+        content = parsed(metadata.get("description", ""))
+    except ValueError:
         content = None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise ValueError(f"{path} is not the file of a calibrator: its metadata hold no description of one")

@@ -1,6 +1,5 @@
 """Rows of one Parquet file, local or by its address on the hub or in a store."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from counterpoise._addresses import as_path, regular
 from counterpoise._extras import require
+from counterpoise._json import parsed
 from counterpoise.data.chunks import UNLABELLED, Chunk, class_names
 from counterpoise.data.sources import DataSource, open_file
 
@@ -154,10 +154,10 @@ def _stored_names(schema: Any, label: str, where: str) -> list[str]:
     """Names of the classes that the library `datasets` wrote into a Parquet file, if it did."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
     try:
-        node = json.loads(text)
+        node = parsed(text)
         for key in ("info", "features", label, "names"):
             node = node.get(key, {})
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError):
         node = None
     if node == {}:
         return []

@@ -10,7 +10,6 @@ the shard, which `index_shards` writes, says where its groups of samples begin.
 
 import errno
 import io
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from counterpoise._addresses import as_path
 from counterpoise._documents import from_document, to_document
 from counterpoise._files import write_text
+from counterpoise._json import parsed
 from counterpoise._text import printable
 from counterpoise.data.chunks import UNLABELLED, Chunk
 from counterpoise.data.sources import PICTURES, DataSource, open_file, resolve
@@ -227,9 +227,9 @@ class TarRows:
         if "json" not in sample.parts:
             return UNLABELLED
         try:
-            document = json.loads(self._read(file, sample.parts["json"], LARGEST_LABEL))
+            document = parsed(self._read(file, sample.parts["json"], LARGEST_LABEL))
             stated = next((document[field] for field in LABEL_FIELDS if field in document), UNLABELLED)
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError):
             raise ValueError(f"{self._where(sample)}: its json is no JSON object") from None
         if type(stated) is not int or abs(stated) >= 1 << 63:
             raise ValueError(f"{self._where(sample)}: its label is {str(stated)[:40]!r}, no index of a class")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise._digests import read_vouched, replacing_vouched
+from counterpoise._json import parsed
 from counterpoise.export.guarantees import NONE, Guarantees
 from counterpoise.export.primary import check_same_outputs, shipped, traced, with_version
 from counterpoise.export.temperature import Temperature, temperature_value, with_temperature
@@ -54,5 +55,5 @@ def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, str]]:
             program = torch.export.load(io.BytesIO(data), extra_files=extra)
         except Exception as error:  # a damaged file fails in any of the parts that read it
             raise ValueError(f"{path} is no program that this torch can read, or not the whole of one") from error
-    metadata: dict[str, str] = json.loads(extra[METADATA_FILE])
+    metadata: dict[str, str] = parsed(extra[METADATA_FILE])
     return program.module(), metadata

@@ -5,7 +5,6 @@ data and text, no code and no pickle. Loading it needs torch and safetensors; th
 a card and to talk to it.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from torch import nn
 from counterpoise._digests import SUMS, changed_in, inside, read_sums, sums_of, write_sums
 from counterpoise._extras import require
 from counterpoise._files import digest_of, read_safetensors, write_text
+from counterpoise._json import parsed
 from counterpoise.export.config import SCHEMA, ModelConfig
 from counterpoise.export.primary import describe, require_primary, uncompiled
 from counterpoise.export.snippet import loading_snippet
@@ -214,8 +214,8 @@ def _require_no_run(folder: Path) -> None:
     """Refuse a folder whose `config.json` is another document of counterpoise, such as a run's recipe."""
     path = folder / CONFIG
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        document = parsed(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return
     schema = document.get("schema", "") if isinstance(document, dict) else ""
     if str(schema).startswith("counterpoise.") and schema != SCHEMA:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from counterpoise._documents import CHANGED, DIGEST
 from counterpoise._files import content_digest, is_content_changed, read_safetensors, replacing
+from counterpoise._json import parsed
 from counterpoise.metrics.columns import (
     Column,
     Columns,
@@ -311,7 +312,7 @@ class ScoreState:
     def from_bytes(cls, data: bytes, *, metrics: Sequence[Metric] = ()) -> "ScoreState":
         """Read what `to_bytes` gave."""
         length = int.from_bytes(data[:8], "little")
-        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+        metadata = parsed(data[8 : 8 + length]).get("__metadata__", {})
         tensors = from_safetensors(data)
         if is_content_changed(metadata, tensors):
             raise ValueError(CHANGED)
@@ -322,8 +323,8 @@ class ScoreState:
         if STATE_SCHEMA not in metadata:
             raise ValueError("it holds no score state")
         try:
-            return cls._of_document(json.loads(metadata[STATE_SCHEMA]), tensors, metrics)
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError) as error:
+            return cls._of_document(parsed(metadata[STATE_SCHEMA]), tensors, metrics)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
             raise ValueError(f"it is incomplete or malformed: {error}") from None
 
     @classmethod

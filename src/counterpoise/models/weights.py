@@ -1,6 +1,5 @@
 """Where the weights of a network come from, what they expect of images, and how they get a new head."""
 
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from counterpoise._files import read_safetensors
+from counterpoise._json import parsed
 from counterpoise.models.backbone import PRETRAINED, RANDOM, Backbone
 from counterpoise.models.libraries import timm, torchvision_models
 from counterpoise.models.pairs import Normalisation
@@ -67,7 +67,7 @@ def _stated_normalisation(backbone: Backbone) -> Normalisation | None:
     if backbone.weights != PRETRAINED:
         metadata, _ = read_safetensors(_file(backbone))
         if "mean" in metadata and "std" in metadata:
-            return Normalisation(*(tuple(json.loads(metadata[key])) for key in ("mean", "std")))
+            return Normalisation(*(tuple(parsed(metadata[key])) for key in ("mean", "std")))
     if library == "timm" and name:
         config = timm().get_pretrained_cfg(name)
         return None if config is None else Normalisation(tuple(config.mean), tuple(config.std))

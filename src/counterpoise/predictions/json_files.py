@@ -4,7 +4,6 @@ Names within objects are `a.b`.
 """
 
 import codecs
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
+from counterpoise._json import Nesting, parsed
 from counterpoise.predictions.compression import check_expansion, largest_expansion, opened, read_bytes
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.from_arrow import array_of
@@ -79,7 +79,7 @@ def _document(source: Source) -> Any:
     with opened(source) as handle:
         data = read_bytes(handle, largest_expansion(source.size) + 1)
     check_expansion(declared=len(data), stored=source.size, what="it")
-    return json.loads(data.removeprefix(codecs.BOM_UTF8), object_pairs_hook=_object)
+    return parsed(data.removeprefix(codecs.BOM_UTF8), object_pairs_hook=_object)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _by_name(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _batches(source: Source) -> Iterator[pa.RecordBatch]:
-    with opened(source) as handle, pa.PythonFile(_WithoutNullLines(handle), mode="r") as checked:
+    with opened(source) as handle, pa.PythonFile(_Survivable(handle), mode="r") as checked:
         options = pa_json.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
         with pa_json.open_json(checked, read_options=options) as batches:
             for batch in batches:
@@ -200,14 +200,15 @@ def _with_scores(table: pa.Table, name: str, score: str) -> pa.Table:
     return table
 
 
-class _WithoutNullLines:
-    """The bytes of a file, refused at a line that is null: where it begins a block, Arrow ends the process."""
+class _Survivable:
+    """The bytes of a file, rejected where Arrow would end the process: a line that is null, or nested too deep."""
 
     def __init__(self, handle: pa.NativeFile) -> None:
-        self._handle, self._line, self.closed = handle, b"", False
+        self._handle, self._line, self._nesting, self.closed = handle, b"", Nesting(), False
 
     def read(self, size: int) -> bytes:
         data = read_bytes(self._handle, size)
+        self._nesting.check(data)
         seen = self._line + data
         # The search for a word is a hundred times faster than the pattern, and most files have none.
         if b"null" in seen and _NULL_LINE.search(seen):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from counterpoise._json import parsed
 from counterpoise.predictions.table import (
     CATEGORIES,
     KINDS,
@@ -105,7 +106,7 @@ def header_json(shape: Shape, header: Header) -> bytes:
 
 def parse_header(metadata: bytes) -> tuple[Shape, Header]:
     """Shape and header from the metadata, every field of its type and none unknown."""
-    document: Any = json.loads(metadata)
+    document: Any = parsed(metadata)
     if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
         raise PredictionFileError(f"its metadata are not of the schema {SCHEMA!r}")
     version = document.pop("schema_version", None)

@@ -11,6 +11,7 @@ from typing import Any
 from counterpoise._addresses import Address, as_path, naming, read_text, regular
 from counterpoise._documents import CHANGED, is_changed, with_digest
 from counterpoise._files import FilePath, digest_of, write_text
+from counterpoise._json import parsed
 from counterpoise.predictions.columns import Reading
 from counterpoise.predictions.digest import Source
 from counterpoise.predictions.formats import FORMATS, is_prediction_file, is_shard, open_as, open_predictions, source_of
@@ -239,7 +240,7 @@ def vouched_files(path: Path) -> dict[str, str]:
 def _entries(path: FilePath) -> list[tuple[str, int, str, int | None]]:
     """Name, rows, SHA-256 and, since version 2, bytes of each file that a manifest names."""
     try:
-        document: Any = json.loads(read_text(path))
+        document: Any = parsed(read_text(path))
         if not isinstance(document, dict) or "schema" not in document:
             raise ValueError("it has no schema")
         if is_changed(document):
@@ -250,7 +251,7 @@ def _entries(path: FilePath) -> list[tuple[str, int, str, int | None]]:
             (str(each["name"]), int(each["rows"]), str(each["sha256"]), int(each["bytes"]) if "bytes" in each else None)
             for each in document["shards"]
         ]
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise PredictionFileError(f"{path}: not a manifest of shards: {error}") from None
     if not entries:
         raise PredictionFileError(f"{path}: the manifest names no file")

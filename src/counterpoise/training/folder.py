@@ -2,7 +2,6 @@
 
 import atexit
 import csv
-import json
 import os
 import platform
 import shlex
@@ -23,6 +22,7 @@ from counterpoise._digests import SUMS, inside, require_within
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
 from counterpoise._files import FilePath, replacing, write_text
+from counterpoise._json import parsed
 from counterpoise._locks import acquired, lock_of
 from counterpoise.recipes.config import Allowance, Recipe, ValidationMetric, version_1_digest
 from counterpoise.recipes.methods import METHODS, method_named
@@ -356,7 +356,7 @@ def recipes_of(folder: RunFolder) -> list[str]:
 def _with_present_digests(environment: Environment, folder: RunFolder) -> Environment:
     """The digest of the configuration by the present rule, where it is that of the first, of all fields."""
     recipe = folder.recipe()
-    document = json.loads(folder.config.read_text())
+    document = parsed(folder.config.read_text())
     if document["schema_version"] > 1:
         return environment
     first = version_1_digest(document)

@@ -1,6 +1,5 @@
 """The networks of a run: built from its recipe, read back from its folder, and described in the files they leave."""
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise._files import FilePath, read_safetensors
+from counterpoise._json import parsed
 from counterpoise.data.images import Images
 from counterpoise.export import describe, load_safetensors
 from counterpoise.export.weights import require_fit
@@ -196,8 +196,8 @@ def stated_lists(
 ) -> tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
     """Class names, means and standard deviations, by the metadata of a model's file."""
     try:
-        names, mean, std = (json.loads(metadata[name]) for name in ("class_names", "mean", "std"))
-    except (ValueError, RecursionError):
+        names, mean, std = (parsed(metadata[name]) for name in ("class_names", "mean", "std"))
+    except ValueError:
         raise ValueError(f"{path}: its class_names, mean or std are no JSON; write it again") from None
     numbers = [value for values in (mean, std) if isinstance(values, list) for value in values]
     if (

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from counterpoise._addresses import read_text
 from counterpoise._files import write_text
+from counterpoise._json import parsed
 from counterpoise.data.fingerprint import fingerprint
 from counterpoise.data.holding_out import hold_out, hold_out_by_class, hold_out_hashed, limited
 from counterpoise.data.images import load_images
@@ -164,8 +165,8 @@ def require_same_split(path: Path, held: Mapping[str, list[int]]) -> None:
 def kept_split(path: Path) -> dict[str, list[int]]:
     """The row numbers that were saved with a run, by what they were held out for."""
     try:
-        found = json.loads(read_text(path))
+        found = parsed(read_text(path))
         names = {"held_out": "validation"}  # its name in runs of recipe version 1
         return {names.get(name, name): list(ids) for name, ids in found.items()}
-    except (ValueError, AttributeError, TypeError, RecursionError):
+    except (ValueError, AttributeError, TypeError):
         raise ValueError(f"{path} is damaged; remove it if the data set is the same as before") from None

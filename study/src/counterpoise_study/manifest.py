@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from counterpoise._addresses import naming, regular
+from counterpoise._json import parsed
 from counterpoise_study.cells import Progress, Stage, is_cell_id
 
 EventKind = Literal["started", "committed", "failed", "lost", "again"]
@@ -154,8 +155,8 @@ def worker_name() -> str:
 
 def _parsed(line: bytes, *, where: str) -> Event:
     try:
-        found: Any = json.loads(line)
-    except (ValueError, RecursionError):
+        found: Any = parsed(line)
+    except ValueError:
         raise ValueError(f"{where} is not JSON; restore the file, or remove that line") from None
     names = {item.name for item in fields(Event)}
     required: Iterable[str] = ("cell", "stage", "kind")
