@@ -15,7 +15,7 @@ from benchmarks.object_store import object_store
 from counterpoise import _addresses
 from counterpoise._addresses import as_path
 from counterpoise._engines import Processes
-from counterpoise.predictions import Predictions, digest, write_manifest, write_predictions
+from counterpoise.predictions import Predictions, digest, open_predictions, write_manifest, write_predictions
 from counterpoise.predictions.shards import MANIFEST
 from counterpoise.scoring import score_files
 
@@ -206,6 +206,22 @@ def test_a_file_that_is_replaced_while_it_is_read(folder, monkeypatch):
     for part in range(PARTS):
         write_predictions(folder / f"part-{part}.parquet", table(part))
     assert estimates(listed) == expected
+
+
+def test_an_object_that_another_takes_the_place_of_while_it_is_read(store, folder, monkeypatch):
+    monkeypatch.setattr(digest, "FETCHED_WHOLE", 10)
+    path = folder / "single.npz"
+    labels = np.arange(300_000) % 2
+    for name, predicted in (("other.npz", 1 - labels), (path.name, labels)):
+        np.savez(folder / name, probabilities=np.eye(2)[predicted], labels=labels)
+    batches = open_predictions(f"{address_of(folder)}/{path.name}").batches()
+    next(batches)
+    path.write_bytes((folder / "other.npz").read_bytes())
+    later = path.stat().st_mtime_ns + 2_000_000_000  # the server tells whole seconds, and no ETag
+    os.utime(path, ns=(later, later))
+    time.sleep(0.1)  # what the server says of a folder may be 5 ms old
+    with pytest.raises(ValueError, match=r"s3://.*single.npz: it was changed or replaced after it was opened"):
+        list(batches)
 
 
 @pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])

@@ -113,12 +113,13 @@ class Address:
         """Whether it is the beginning of the names of some files."""
         return self._info().kind == "Directory"
 
-    def identity(self) -> tuple[int, int]:
-        """Size in bytes, and time of the last change in nanoseconds, 0 where the store does not tell."""
+    def identity(self) -> tuple[int, int, bytes]:
+        """Size in bytes, time of the last change in nanoseconds, and ETag; 0 or empty if the store has none."""
         info = self._info()
         if info.kind != "File":
             raise FileNotFoundError(f"{self}: there is no such file in the store")
-        return info.size, info.changed
+        filesystem, own = self._place()
+        return info.size, info.changed, self._reached(lambda: _etag(filesystem, own))
 
     def iterdir(self) -> Iterator["Address"]:
         """What the folder holds, in the order of names; one request for about a thousand names."""
@@ -145,7 +146,7 @@ class Address:
         """Its bytes, in pieces that are fetched again if a connection is lost."""
         return io.BufferedReader(self.open_unbuffered(), _PIECE)
 
-    def open_unbuffered(self) -> io.RawIOBase:
+    def open_unbuffered(self) -> "_Pieces":
         """The same, where every read is a request."""
         return _Pieces(self)
 
@@ -251,7 +252,8 @@ class _Pieces(io.RawIOBase):
     def __init__(self, address: Address) -> None:
         self._address, self._at = address, 0
         self._file: Any = None
-        self.size = address.identity()[0]
+        self.identity = address.identity()
+        self.size = self.identity[0]
 
     def readable(self) -> bool:
         return True
@@ -286,6 +288,13 @@ class _Pieces(io.RawIOBase):
         if len(data) != wanted:
             raise OSError(f"{len(data):,} of {wanted:,} bytes came from byte {self._at:,} on")
         return data
+
+
+def _etag(filesystem: "pyarrow.fs.FileSystem", own: str) -> bytes:
+    """What the store calls this content of a file."""
+    with filesystem.open_input_file(own) as file:
+        tag: bytes = file.metadata().get("ETag", b"")
+        return tag
 
 
 def as_path(location: "str | Path | Address") -> "Path | Address":

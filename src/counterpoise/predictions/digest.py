@@ -16,6 +16,8 @@ from counterpoise.predictions.table import PredictionFileError
 FETCHED_WHOLE = 1 << 27
 """Bytes of a file in a store up to which all of it is fetched at once, so that its digest costs no second reading."""
 
+_REPLACED = "it was changed or replaced after it was opened; open it again once its writer has finished"
+
 _POINTER, _LARGEST_POINTER = re.compile(rb"version \S+git-lfs"), 1024
 
 
@@ -34,7 +36,7 @@ class Source:
     path: FilePath
     digest: str | None
     size: int
-    identity: tuple[int, ...]
+    identity: tuple[int | bytes, ...]
     data: bytes | None = field(default=None, repr=False)
 
     @property
@@ -45,15 +47,25 @@ class Source:
         """The file for reading, if it still is the one that was checked."""
         if self.data is not None:
             return pa.BufferReader(self.data)
+        found: tuple[int | bytes, ...]
         if isinstance(self.path, Path):
             handle = pa.OSFile(str(self.path))
-            found = _identity(handle.fileno())
+            found = _identity(os.fstat(handle.fileno()))
         else:
-            handle, found = pa.PythonFile(self.path.open_unbuffered(), mode="r"), self.path.identity()
+            pieces = self.path.open_unbuffered()
+            handle, found = pa.PythonFile(pieces, mode="r"), pieces.identity
         if found != self.identity:
             handle.close()
-            raise PredictionFileError("it was changed or replaced after it was opened; open it again")
+            raise PredictionFileError(_REPLACED)
         return handle
+
+    def require_unchanged(self) -> None:
+        """Reject a file that changed since it was checked, so that what was read of it may be of two files."""
+        if self.data is not None:
+            return
+        now = _identity(self.path.stat()) if isinstance(self.path, Path) else self.path.identity()
+        if now != self.identity:
+            raise PredictionFileError(_REPLACED)
 
 
 def checked(path: FilePath, *, digest: str | None = None, size: int | None = None) -> Source:
@@ -87,8 +99,8 @@ def checked(path: FilePath, *, digest: str | None = None, size: int | None = Non
 
 def _local(path: Path) -> Source:
     with regular(path).open("rb") as file:
-        identity = _identity(file.fileno())
-    return Source(path=path, digest=None, size=path.stat().st_size, identity=identity)
+        status = os.fstat(file.fileno())
+    return Source(path=path, digest=None, size=status.st_size, identity=_identity(status))
 
 
 def _fetched(path: Address) -> Source:
@@ -97,6 +109,5 @@ def _fetched(path: Address) -> Source:
     return Source(path=path, digest=None, size=identity[0], identity=identity, data=data)
 
 
-def _identity(descriptor: int) -> tuple[int, ...]:
-    status = os.fstat(descriptor)
+def _identity(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns

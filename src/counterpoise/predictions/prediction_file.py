@@ -120,7 +120,9 @@ class RawTable:
 
     def column(self, name: str) -> pa.Array:
         with refusing(self.source.path, what=self.what):
-            return pa.chunked_array([batch.column(0) for batch in self.batches([name], None)]).combine_chunks()
+            column = pa.chunked_array([batch.column(0) for batch in self.batches([name], None)]).combine_chunks()
+            self.source.require_unchanged()
+            return column
 
 
 def table_of_batches(source: Source, read: Callable[[Source], Iterator[pa.RecordBatch]], *, what: str) -> RawTable:
@@ -159,6 +161,7 @@ def prediction_file(raw: RawTable, reading: Reading) -> PredictionFile:
             ):
                 row += len(table)
                 yield table
+            source.require_unchanged()
             if row == 0:
                 raise PredictionFileError("it has no rows")
             if declared not in (None, row) and reading.only is None:
