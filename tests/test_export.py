@@ -268,6 +268,7 @@ def test_weights_beyond_what_onnx_holds_are_refused(tmp_path, monkeypatch):
         export_onnx(nn.Linear(4, 3), tmp_path / "a.onnx", example=torch.zeros(1, 4), metadata={})
 
 
+@pytest.mark.slow
 def test_export_is_silent(capfd, tmp_path):
     for to in FORMATS:
         export_model(nn.Linear(4, 3), tmp_path / to, to=to, example=torch.zeros(1, 4), metadata={})
@@ -290,6 +291,7 @@ names = st.lists(st.text(max_size=8), max_size=5)
 numbers = st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(class_names=names, mean=numbers, std=numbers, shape=st.lists(st.integers(0, 4), max_size=3))
 def test_any_metadata_and_any_tensor_come_back(tmp_path_factory, class_names, mean, std, shape):

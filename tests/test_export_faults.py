@@ -41,6 +41,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_run_stays_as_it_was_trained(run):
     before = content(run)
     parse(["export", str(run), "--to", "safetensors", "--temperature", "1.5"]).run()
@@ -73,6 +74,7 @@ def test_files_of_others_in_a_folder_stay(tmp_path):
     assert "best-of-last-month" not in (tmp_path / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_saved_as_the_model(tmp_path):
     model = network()
     save_pretrained(torch.compile(model), tmp_path, config=CONFIG, card=Card("net"))
@@ -100,6 +102,7 @@ def test_sizes_are_compared_before_they_are_taken(tmp_path):
         from_pretrained(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_script_of_a_card_normalises_inputs_of_any_rank(tmp_path):
     scripts = []
     for shape in ((4,), (4, 6), (4, 2, 3)):

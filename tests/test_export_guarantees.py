@@ -51,6 +51,7 @@ def outputs_and_metadata(to, path, batch):
     return {name: torch.from_numpy(value) for name, value in found}, session.get_modelmeta().custom_metadata_map
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "score", "by_class"),
     [("onnx", "lac", False), ("onnx", "aps", False), ("onnx", "raps", True), ("pt2", "raps", True)],
@@ -81,6 +82,7 @@ def test_files_give_the_sets_and_decisions_of_the_library(to, score, by_class, t
     assert torch.equal(single["set"], found["set"][:1])
 
 
+@pytest.mark.slow
 def test_thresholds_without_end_are_folded_in_as_well(tmp_path):
     _, logits, labels = labelled(8, seed=1)
     given = fit_guarantees(logits, labels, range(8), alpha=0.01, risk=0.01)
@@ -92,6 +94,7 @@ def test_thresholds_without_end_are_folded_in_as_well(tmp_path):
     assert not bool(found["accept"].any())
 
 
+@pytest.mark.slow
 def test_a_file_has_the_outputs_that_were_asked_for_and_no_promise_of_another(tmp_path):
     _, logits, labels = labelled(200, seed=1)
     path, example = tmp_path / "a.pt2", torch.zeros(1, FEATURES)
@@ -150,6 +153,7 @@ def run(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_the_command_line_fits_guarantees_on_halves_of_the_validation_images(run, capsys):
     parse(
         ["export", str(run), "--to", "onnx", "--temperature", "fitted", "--sets", "0.2", "--accept-risk", "0.4"]

@@ -125,6 +125,7 @@ def test_metadata_of_another_temperature_are_refused(tmp_path):
     assert "temperature" not in load_pt2(path)[1]
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     temperature=st.floats(0.01, 100),
@@ -146,6 +147,7 @@ def test_a_file_that_gives_other_probabilities_is_refused():
         )
 
 
+@pytest.mark.slow
 def test_the_example_deploys_the_probabilities_of_the_library():
     differences = example("deploy").main()
     assert differences.keys() == {"ONNX Runtime", "torch.export"}

@@ -71,6 +71,7 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_folder_holds_data_and_text_alone(folder):
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["README.md", "SHA256SUMS", "config.json", "model.safetensors", "reliability.png"]
@@ -87,6 +88,7 @@ def test_a_folder_comes_back_by_name_or_into_a_network(folder):
         assert torch.equal(found.model(images), network()(images))
 
 
+@pytest.mark.slow
 def test_the_snippet_of_the_card_needs_torch_and_safetensors_alone(folder):
     snippet = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), flags=re.DOTALL).group(1)
     blocked = ("counterpoise", "huggingface_hub", "lightning", "torchvision", "timm")

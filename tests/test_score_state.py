@@ -188,6 +188,7 @@ def test_ood_samples_may_come_before_the_others():
     assert merged[0].to_bytes() == merged[1].to_bytes()
 
 
+@pytest.mark.slow
 def test_a_state_keeps_what_it_was_merged_from():
     data, options = rows_of(1, text_ids=False, clean=True), ScoreOptions(exact_samples=60)
     parts = [ScoreState(classes=K, options=options) for _ in range(2)]

@@ -20,6 +20,7 @@ from scored_files import K, drawn, same_estimates, write
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
+@pytest.mark.slow
 def test_temperature_is_fitted_on_one_half_and_measured_on_the_other(tmp_path):
     logits, labels = drawn(10, n=4000, sharpness=3.0)
     path = write(tmp_path / "a.parquet", logits=logits, labels=labels)
@@ -92,6 +93,7 @@ def test_corrupted_copies_of_a_sample_are_not_taken_for_each_other():
     assert compare_scaled([samples[0]] * 2, models, options=ScoreOptions()).samples == 600
 
 
+@pytest.mark.slow
 def test_the_sample_that_a_temperature_is_tried_on_depends_on_ids_alone():
     rows = MOST_SAMPLES + 20_000
     logits, labels = (
@@ -113,6 +115,7 @@ def test_the_sample_that_a_temperature_is_tried_on_depends_on_ids_alone():
     assert try_temperature(TrialSample(K), options=ScoreOptions()) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["logits", "probabilities", "members"])
 def test_scores_at_a_temperature_are_those_of_scaled_predictions(tmp_path, kind):
     logits, labels = drawn(0)

@@ -36,6 +36,7 @@ def write(folder: Path, logits: torch.Tensor, labels: torch.Tensor, parts: list[
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["corresponding", "other shards", "other order"])
 def test_two_models_of_many_shards_compare_as_two_files_do(tmp_path, kind):
     labels, both = models()
@@ -54,6 +55,7 @@ def test_two_models_of_many_shards_compare_as_two_files_do(tmp_path, kind):
         assert found[place] == pytest.approx(values, abs=1e-12, rel=1e-12, nan_ok=True), place
 
 
+@pytest.mark.slow
 def test_a_folder_a_glob_a_list_and_a_manifest_are_the_same_table(tmp_path):
     labels, (logits, _) = models()
     folder = write(tmp_path / "net", logits, labels, np.array_split(np.arange(N), 12))
@@ -77,6 +79,7 @@ def test_ood_files_may_be_of_another_split_or_none(tmp_path):
     assert (scores.source.splits, scores.source.data_sets) == (["test"], ["digits"])
 
 
+@pytest.mark.slow
 def test_rows_without_ids_are_told_apart_by_their_shard(tmp_path):
     """Numbered from 0 in each shard, they would share jackknife groups and be joined with each other's."""
     labels, both = models()
@@ -167,6 +170,7 @@ class TestJoin:
             for column in range(2):
                 assert join.power_sums((first, second), column).numpy() == pytest.approx(expected[column], rel=1e-9)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("waiting", [10_000, 64])
     def test_samples_that_others_lack_are_noticed(self, tmp_path, waiting):
         keys = np.arange(500, dtype=np.uint64)
@@ -179,6 +183,7 @@ class TestJoin:
             assert not join.finish()
 
 
+@pytest.mark.slow
 def test_estimates_are_those_of_the_first_release():
     """Of kept files: values as they were; intervals moved only by methods that cover better, by a part of their width."""
     expected = json.loads((GOLDEN / "expected.json").read_text())

@@ -108,6 +108,7 @@ def test_state_can_be_saved_by_torch_and_loaded_without_code(tmp_path):
     assert again.compute() == stream.compute()
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     seed=st.integers(0, 2**31),
@@ -130,6 +131,7 @@ def test_ranking_measures_lie_in_their_ranges(seed, samples, scale, cells):
         assert low - 1e-12 <= measure(coarse) <= high + 1e-12, key
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**31), scale=st.sampled_from([0.3, 3.0, 8.0]))
 def test_error_bounds_of_ranks_hold(seed, scale):
@@ -148,6 +150,7 @@ def test_error_bounds_of_ranks_hold(seed, scale):
     assert streamed[Key.AUROC].error_bound < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", LOGIT_SCORES)
 def test_error_bound_of_detection_holds(score):
     logits, labels, inside = predictions(2000)

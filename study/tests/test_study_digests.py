@@ -39,6 +39,7 @@ def more_accurate(document):
     document["plain"]["estimates"]["accuracy"]["value"] += 0.1
 
 
+@pytest.mark.slow
 def test_an_edited_number_is_refused_and_its_cell_named(store):
     collect(store)
     path = a_record(store)

@@ -104,6 +104,7 @@ def test_the_caption_says_where_the_choice_was_made(tmp_path, request_):
     )
 
 
+@pytest.mark.slow
 def test_the_pages_tables_say_what_is_missing(tmp_path, request_):
     """Of a store without the photos of seeds 1 and 2, and without any ensemble."""
 
@@ -186,6 +187,7 @@ def test_in_domain_scores_are_those_of_the_other_halfs_temperature(tmp_path, mem
     )
 
 
+@pytest.mark.slow
 def test_a_small_version_runs(real_data, tmp_path):
     """From the command's own requests to records and a page with in-domain columns."""
     from counterpoise_study.cli import requests_of
