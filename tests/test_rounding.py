@@ -111,19 +111,23 @@ def test_labels_of_probability_0_are_counted_everywhere(tmp_path, layout):
     impossible = int((probabilities[np.arange(400), labels] == 0).sum())
     assert impossible
     scores = counterpoise.evaluate(probabilities=np.asarray(probabilities, order=layout), labels=labels)
-    said = f"the label of {impossible:,} rows has the probability 0, for which the NLL is infinite"
-    assert scores["nll"].value == math.inf
-    assert str(scores["nll"]) == "inf"
+    said = f"the label of {impossible:,} rows has the probability 0"
+    whole = probabilities / probabilities.sum(-1, keepdims=True)
+    of_label = whole[np.arange(400), labels]
+    logs = np.log(np.where(of_label == 0, 0.005 / math.e, of_label))
+    bare = (of_label == 0) & (probabilities % 1 == 0).all(-1)
+    assert scores["nll"].value == pytest.approx(math.inf if bare.any() else -logs.mean(), rel=1e-3)
     assert any(notice.startswith(said) for notice in scores.source.notices)
     evaluation = score_files([csv(tmp_path / "a.csv", probabilities, labels)])
-    assert evaluation.models[0]["nll"].value == math.inf
+    assert repr(evaluation.models[0]["nll"]) == repr(scores["nll"])
     assert any(said in notice for notice in evaluation.notices)
 
 
 def test_an_infinite_nll_is_no_better_and_no_worse():
     """One sample decides it, and its interval would be of no width."""
     exact, labels = drawn(400, 10)
-    rounded = exact.round(2)
+    rounded = exact.copy()
+    rounded[0] = np.eye(10)[(labels[0] + 1) % 10]
     models = {"rounded": {"probabilities": rounded}, "exact": {"probabilities": exact}}
     for order in (models, dict(reversed(models.items()))):
         found = compare(order, labels=labels)
@@ -202,3 +206,25 @@ def test_several_labels_are_counted_alike_in_memory_and_in_files(tmp_path):
         results.report(tmp_path / "a.html")
         assert "(150 decisions, " in str(results)
         assert "150 labelled decisions" in (tmp_path / "a.html").read_text()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("row", "log"),
+    [
+        ([0.9, 0.1, 0], math.log(0.05) - 1),
+        ([0.97, 0.02, 0], math.log(0.005) - 1),
+        ([0.971, 0.028, 0], math.log(0.0005) - 1),
+        ([0.999999, 0.000001, 0], math.log(5e-7) - 1),
+        ([1, 0, 0], -math.inf),
+        ([1 - 1e-5 / 3, 1e-5 / 3, 0], -math.inf),
+        ([2 / 3, 1 / 3, 0], -math.inf),
+    ],
+)
+def test_only_a_zero_among_decimals_was_rounded(dtype, row, log):
+    """Each row by itself: its other values say how many decimals it has."""
+    scores = counterpoise.evaluate(probabilities=np.array([row, [0, 0, 1]], dtype), labels=[2, 2])
+    assert 2 * scores["nll"].value == pytest.approx(-log)
+    assert any(notice.startswith("the label of 1 rows has the probability 0") for notice in scores.source.notices)
+    scores = counterpoise.evaluate(logits=np.array([[0, 0, -np.inf], [0, 0, 1]], dtype), labels=[2, 2])
+    assert scores["nll"].value == math.inf

@@ -54,7 +54,7 @@ def labelled_logits(logits: Any, labels: Any, *, impossible_labels: bool = False
         values = values.cpu()  # it has no float64, which fitting needs
     rows = upcast(values).reshape(-1, values.shape[-1])
     _refuse_bad_logits(rows)
-    if bool(((rows >= 0).all(-1) & ((rows.sum(-1) - 1).abs() < _SUM_TOLERANCE)).all()):
+    if len(rows) > 1 and bool(((rows >= 0).all(-1) & ((rows.sum(-1) - 1).abs() < _SUM_TOLERANCE)).all()):
         warnings.warn(
             "every row of logits lies in [0, 1] and sums to 1, as probabilities do; if these are probabilities, fit to "
             "their logarithms",

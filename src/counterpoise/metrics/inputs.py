@@ -3,6 +3,7 @@
 Losses trust their input; metrics do not. Every refusal is a `ValueError` that names the first bad row and column.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +28,10 @@ _EXACT_BY_DEFAULT = 2.0**-10
 """Up to here, by dtype, a sum differs from 1 by the arithmetic that made it; beyond, the row is renormalised. No sum of
 up to five decimals is that far from 1, so a last bit never decides whether rounded rows are renormalised."""
 
+_MOST_DECIMALS = 6
+_LAST_BITS = 1e-7
+"""How far float32 may be from a decimal number."""
+
 ONLY_CONFIDENCE = "only the confidence of the predicted class is known; it needs the probabilities of all classes"
 
 
@@ -38,7 +43,8 @@ class PredictionBatch:
         probabilities: `[n, K]`, float32 or float64; `[n, 1]` where only the confidence of the predicted class is known.
         labels: `[n]` int64, or None. Beside a confidence alone, 0 where the prediction is right, 1 where it is wrong.
         logits: `[n, K]`, or None where only probabilities are known.
-        log_label: log-probability of the label `[n]`, or None without labels and beside a confidence alone.
+        log_label: log-probability of the label `[n]`, bounded where it was rounded to 0; None without labels and
+            beside a confidence alone.
         in_distribution: `[n]` boolean, or None.
         renormalised: rows whose probabilities were rounded, and summed to 1 only after this.
         seem_probabilities: whether these are logits, and each row lies in [0, 1] and sums to 1.
@@ -97,6 +103,13 @@ class PredictionBatch:
     def as_logits(self) -> Tensor:
         """The logits, or log-probabilities where only probabilities are known."""
         return self.probabilities.log() if self.logits is None else self.logits
+
+    def impossible(self) -> int:
+        """How many rows have a label whose probability is 0, as given."""
+        if self.log_label is None:
+            return 0
+        of_label = self.probabilities.gather(-1, self.required_labels().unsqueeze(-1)).squeeze(-1)
+        return int(((self.log_label == -torch.inf) | ((of_label == 0) & (self.logits is None))).sum())
 
     def required_labels(self) -> Tensor:
         if self.labels is None:
@@ -309,11 +322,30 @@ def _from_probabilities(values: Tensor, labels: Tensor | None, inside: Tensor | 
     values = upcast(values)
     off = (values.sum(-1) - 1).abs()
     _refuse(~((values.amin(-1) >= 0) & (off <= SUM_TOLERANCE + exact)), values, rows, _describe_bad_probabilities)
-    rounded = off > exact
+    rounded, given = off > exact, values
     if renormalised := int(rounded.sum()):
         values = torch.where(rounded.unsqueeze(-1), values / values.sum(-1, keepdim=True), values)
-    log_label = None if labels is None else values.gather(-1, labels.unsqueeze(-1)).squeeze(-1).log()
+    log_label = None
+    if labels is not None:
+        log_label = values.gather(-1, labels.unsqueeze(-1)).squeeze(-1).log()
+        impossible = log_label == -torch.inf
+        if bool(impossible.any()):
+            log_label[impossible] = _log_of_zero(given[impossible])
     return PredictionBatch(values, labels, None, log_label, inside, renormalised)
+
+
+def _log_of_zero(rows: Tensor) -> Tensor:
+    """What stands for the logarithm of a 0 in each row: log(u / 2) - 1 where its values have decimals of the unit u.
+
+    A value that was rounded to 0 was below u / 2; where all such values are as likely, this is its mean logarithm. It
+    is -inf where the row has no decimals, or more than are written by hand: the 0 is what the model says.
+    """
+    found = rows.new_full(rows.shape[:1], -torch.inf)
+    for decimals in range(_MOST_DECIMALS, -1, -1):
+        unit = 10.0**-decimals
+        whole = ((rows - rows.round(decimals=decimals)).abs() < _LAST_BITS) & ((rows == 0) | (rows >= unit / 2))
+        found[whole.all(-1)] = math.log(unit / 2) - 1 if decimals else -math.inf
+    return found
 
 
 def _refuse_outside(values: Tensor, rows: Tensor, decisions: int, kind: Kind) -> None:

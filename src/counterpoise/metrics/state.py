@@ -152,7 +152,7 @@ class ScoreState:
         require_few_groups([*self.groups, *groups])
         codes = group_codes(groups, index)
         self.renormalised += batch.renormalised
-        self.impossible += 0 if batch.log_label is None else int((batch.log_label == -torch.inf).sum())
+        self.impossible += batch.impossible()
         self.seem_probabilities &= batch.seem_probabilities
         self.corrupted_samples += int(corrupted.sum())
         if not corrupted.all():
@@ -233,8 +233,8 @@ class ScoreState:
             )
         if self.impossible:
             found.append(
-                f"the label of {self.impossible:,} rows has the probability 0, for which the NLL is infinite; if "
-                "probabilities were rounded, write them with more digits, or write logits"
+                f"the label of {self.impossible:,} rows has the probability 0: the NLL takes 1 / 2e of the last "
+                "decimal for what was rounded to it, and is infinite if nothing was; write more digits, or write logits"
             )
         if self.samples and self.seem_probabilities:
             found.append(
