@@ -49,6 +49,8 @@ from counterpoise_study.manifest import Manifest as StoreManifest
 from fuzzing.documents import unsealed
 from fuzzing.seeds import table
 
+WATCHED = pa.proxy_memory_pool(pa.default_memory_pool())  # lives as long as anything that was taken from it
+
 PIPES = {
     "p.csv": read_predictions,
     "p.parquet": read_predictions,
@@ -293,3 +295,20 @@ def write_plain(path, labels, predicted):
     else:
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
         path.write_text("".join(f'{{"label": {y}, "prob_0": {p}, "prob_1": {q}}}\n' for y, p, q in rows))
+
+
+@pytest.mark.parametrize("name", ["note", "domain", "id"])
+def test_a_long_text_that_repeats_is_held_once(tmp_path, name):
+    rows, text = 2000, "x" * 1_000_000
+    repeated = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([text]))
+    columns = {"label": np.arange(rows) % 2, "prob_0": np.full(rows, 0.5), "prob_1": np.full(rows, 0.5), name: repeated}
+    pq.write_table(pa.table(columns), tmp_path / "p.parquet", compression="zstd", store_schema=False)
+    assert (tmp_path / "p.parquet").stat().st_size < 10_000
+    usual = pa.default_memory_pool()
+    pa.set_memory_pool(WATCHED)
+    try:
+        (table,) = open_predictions(tmp_path / "p.parquet").batches()
+    finally:
+        pa.set_memory_pool(usual)
+    assert len(table) == rows
+    assert WATCHED.max_memory() < 1 << 26

@@ -1,7 +1,9 @@
 """A score state is the same however rows are divided, merged, saved and loaded; and it takes anybody's metric."""
 
+import datetime as dt
 import math
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -449,3 +451,27 @@ class TestAMetricFromOutside:
         (row,) = [row for row in table.rows if row[0].text.startswith("Top-2")]
         values = [model[KEY].value for model in evaluation.models]
         assert [cell.best for cell in row[1:]] == ([False, True] if values[1] > values[0] else [False, False])
+
+
+def test_groups_that_are_dates_are_saved_and_come_back(tmp_path):
+    state = ScoreState(classes=2)
+    days = [dt.date(2026, 11, 20), dt.datetime(2026, 11, 21, 3, 4), None, Decimal("0.5")]
+    state.update(probabilities=[[0.9, 0.1]] * 4, labels=[0, 1, 0, 1], ids=list("abcd"), columns={"day": days})
+    state.save(tmp_path / "state.safetensors")
+    loaded = ScoreState.load(tmp_path / "state.safetensors")
+    assert loaded.to_bytes() == state.to_bytes()
+    assert [dict(key) for key in loaded.groups if key] == [
+        {"day": "2026-11-20"},
+        {"day": "2026-11-21 03:04:00"},
+        {"day": "0.5"},
+    ]
+
+
+def test_what_is_saved_in_a_store_is_loaded_from_it():
+    state = ScoreState(classes=2)
+    state.update(probabilities=[[0.9, 0.1], [0.2, 0.8]] * 10, labels=[0, 1] * 10, ids=range(20))
+    state.save("memory://saved/state.safetensors")
+    assert ScoreState.load("memory://saved/state.safetensors").to_bytes() == state.to_bytes()
+    scores = state.compute()
+    scores.save("memory://saved/scores.json")
+    assert Scores.load("memory://saved/scores.json").to_json() == scores.to_json()

@@ -20,7 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from counterpoise._addresses import read_text
+from counterpoise._addresses import as_path, read_text
 from counterpoise._json import parsed
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ def from_document(
 def read_document(kind: type[T], path: str | Path, *, schema: str, version: int) -> T:
     """The dataclass in a file of `to_document`'s; anything else is a `ValueError` that names the file and the place."""
     try:
-        return from_document(kind, read_text(Path(path)), schema=schema, version=version)
+        return from_document(kind, read_text(as_path(path)), schema=schema, version=version)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -209,9 +209,16 @@ def content_digest(content: Mapping[str, Any], tensors: Mapping[str, "Tensor"]) 
 
 
 def _read(path: str | Path) -> tuple[dict[str, str], dict[str, "Tensor"]]:
-    if regular(Path(path)).is_dir():
+    target = as_path(path)
+    if regular(target).is_dir():
         raise ValueError(f"{path} is a folder, not a safetensors file")
     try:
+        if isinstance(target, Address):
+            from safetensors.torch import load
+
+            data = target.read_bytes()
+            header = parsed(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            return header.get("__metadata__", {}), load(data)
         with safe_open(str(path), framework="pt") as file:
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:

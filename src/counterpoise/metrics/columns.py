@@ -22,7 +22,7 @@ class Column(NamedTuple):
 
     @classmethod
     def of(cls, values: Iterable[Any]) -> "Column":
-        """From one value a row; None is missing, and so is what pandas writes for it, which is not equal to itself.
+        """From one value a row, others than text and numbers as text; None is missing, and so is NaN or pandas' NA.
 
         >>> Column.of(["fog", None, "fog"])
         Column(codes=array([ 0, -1,  0]), values=['fog'])
@@ -30,7 +30,7 @@ class Column(NamedTuple):
         codes: dict[str | int, int] = {}
         plain = values.tolist() if hasattr(values, "tolist") else values
         python: Iterable[Any] = (each.item() if isinstance(each, np.generic | Tensor) else each for each in plain)
-        column = [-1 if _is_missing(value) else codes.setdefault(value, len(codes)) for value in python]
+        column = [-1 if _is_missing(value) else codes.setdefault(_plain(value), len(codes)) for value in python]
         return cls(np.array(column, np.int64), list(codes))
 
     def take(self, rows: Mask) -> "Column":
@@ -38,6 +38,11 @@ class Column(NamedTuple):
 
 
 Columns = Mapping[str, Column]
+
+
+def _plain(value: Any) -> str | int:
+    """A value that a saved state can hold: a date or time is text, `2026-11-20`."""
+    return value if isinstance(value, str | int | float) else str(value)  # type: ignore[return-value]
 
 
 def _is_missing(value: Any) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from counterpoise._addresses import read_text
+from counterpoise._addresses import as_path, read_text
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import view
 from counterpoise._files import write_text
@@ -274,7 +274,7 @@ class Scores(Mapping[str, Estimate]):
     @classmethod
     def load(cls, path: str | Path) -> "Scores":
         """Read the JSON."""
-        return cls.from_json(read_text(Path(path)))
+        return cls.from_json(read_text(as_path(path)))
 
 
 def verdict(scores: Scores) -> str:

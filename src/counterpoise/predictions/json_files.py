@@ -89,7 +89,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _distinct(names: list[str]) -> list[str]:
     if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
+        repeated = Counter(names).most_common(1)[0][0]
         raise PredictionFileError(f"the name {repeated!r} appears more than once in one object; keep one value of it")
     return names
 

@@ -58,6 +58,11 @@ def tables(
             yield table
 
 
+def _text_of(column: Any) -> Any:
+    """A column as text; a dictionary of texts as it is, because its texts may be long."""
+    return column if holds_text(column.type) else as_text(column)
+
+
 def models_named(column: Any, name: str, first_row: int = 0) -> Any:
     """The name of each row's model; refused where one has none and others do."""
     names = as_text(column)
@@ -85,7 +90,7 @@ def predictions_of(batch: pa.RecordBatch, *, layout: Layout, header: Header, fir
         labels=_label_array(columns, layout, rows, first_row),
         ids=_ids(None if layout.id is None else columns[layout.id], layout.id, rows, first_row),
         **descriptive_of(columns, layout.descriptive, first_row),
-        groups={name: category_of(as_text(columns[name]), name) for name in layout.by},
+        groups={name: category_of(_text_of(columns[name]), name) for name in layout.by},
         header=header,
         numbered=False,
     )

@@ -6,6 +6,7 @@ import io
 import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 
 from counterpoise.predictions.table import CATEGORIES, Kind
 
@@ -165,6 +166,7 @@ def stripped(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name.strip(SPACES) for name in names)
 
 
+@lru_cache(maxsize=1 << 18)  # every rule asks for the name of every column
 def normal_name(name: str) -> str:
     """A column's name as known ones are written.
 

@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from counterpoise._addresses import as_path
@@ -34,6 +35,8 @@ _ROW_GROUP_ROWS = 1 << 17
 _ROW_GROUP_VALUES = 1 << 21
 _READ_BUFFERS = 1 << 22
 _SAMPLE_ROWS = 1000
+_SAMPLE_TEXT = 1 << 24
+"""Bytes of text in the sample of a column."""
 _WHAT = "Parquet file"
 _SMALLEST_READ_BUFFER = 1 << 14
 _SMALLEST_REQUEST = 1 << 20
@@ -163,8 +166,10 @@ def open_parquet(source: Source) -> RawTable:
             schema = _parquet_file(handle, source, buffer=_SMALLEST_READ_BUFFER).schema_arrow
         stated = _stated(schema)
         known = [name for name in schema.names if _may_be_read(schema.field(name).type)]
-        sample = _sample(source, footer, known)
-    texts = {chunk.path for chunk in footer.chunks if chunk.physical_type == "BYTE_ARRAY"}
+        texts = {
+            chunk.path[0] for chunk in footer.chunks if chunk.physical_type == "BYTE_ARRAY" and len(chunk.path) == 1
+        }
+        sample = _sample(source, footer, known, texts)
     # Each column has a buffer of its own.
     smallest = _SMALLEST_REQUEST if source.is_remote else _SMALLEST_READ_BUFFER
     buffer = max(smallest, _READ_BUFFERS * len(footer.group_rows) // len(footer.chunks))
@@ -175,7 +180,7 @@ def open_parquet(source: Source) -> RawTable:
         chosen = {*wanted}
         names = [name for name in schema.names if name in chosen]
         row_bytes = _check_sizes(footer, source, names)
-        dictionaries = tuple(name for name in names if (name,) in texts)
+        dictionaries = tuple(name for name in names if name in texts)
         with source.reopened() as handle:
             file = _parquet_file(handle, source, buffer=buffer, dictionaries=dictionaries)
             rows = rows_at_a_time(row_bytes)
@@ -223,16 +228,28 @@ def _stated(schema: pa.Schema) -> tuple[Layout, Header] | None:
     return replace(layout, class_names=header.class_names, descriptive={name: name for name in shape.columns}), header
 
 
-def _sample(source: Source, footer: Footer, names: list[str]) -> pa.RecordBatch:
-    """The first rows of the columns that could mean something."""
+def _sample(source: Source, footer: Footer, names: list[str], texts: set[str]) -> pa.RecordBatch:
+    """The first rows of the columns that could mean something; text that repeats and is long stays a dictionary."""
     row_bytes = _check_sizes(footer, source, names)
     with source.reopened() as handle:
-        file = _parquet_file(handle, source, buffer=_SMALLEST_READ_BUFFER)
+        dictionaries = tuple(name for name in names if name in texts)
+        file = _parquet_file(handle, source, buffer=_SMALLEST_READ_BUFFER, dictionaries=dictionaries)
         rows = min(_SAMPLE_ROWS, rows_at_a_time(row_bytes))
         batch = next(file.iter_batches(rows, columns=names, use_threads=False), None)
         if batch is None:
             raise PredictionFileError("its pages are damaged; restore the file or write it again")
-        return batch.replace_schema_metadata(file.schema_arrow.metadata)
+        plain = {
+            name: column.dictionary_decode()
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            if name in dictionaries and _decoded_bytes(column) <= _SAMPLE_TEXT
+        }
+        columns = [plain.get(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
+        return pa.record_batch(columns, batch.schema.names, metadata=file.schema_arrow.metadata)
+
+
+def _decoded_bytes(column: pa.DictionaryArray) -> int:
+    lengths = pc.binary_length(column.dictionary)
+    return pc.sum(lengths.take(column.indices).cast(pa.int64())).as_py() or 0
 
 
 def _may_be_read(kind: pa.DataType) -> bool:

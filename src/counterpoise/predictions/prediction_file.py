@@ -133,7 +133,8 @@ def table_of_batches(source: Source, read: Callable[[Source], Iterator[pa.Record
             raise PredictionFileError("it has no rows")
 
     def batches(wanted: Sequence[str], _layout: Layout | None) -> Iterator[pa.RecordBatch]:
-        names = [name for name in sample.schema.names if name in wanted]
+        chosen = {*wanted}
+        names = [name for name in sample.schema.names if name in chosen]
         step = rows_at_a_time(max(1, sample.nbytes // sample.num_rows))
         for batch in read(source):
             yield from (batch.slice(row, step).select(names) for row in range(0, batch.num_rows, step))
@@ -282,8 +283,12 @@ def refusing(path: FilePath, *, what: str) -> Iterator[None]:
         raise question.at(path) from None
     except PredictionFileError as error:
         raise PredictionFileError(f"{path}: {error}") from None
-    except (FileNotFoundError, PermissionError, ConnectionError, MemoryError):
+    except (FileNotFoundError, PermissionError, ConnectionError):
         raise
+    except MemoryError as error:
+        raise PredictionFileError(
+            f"{path}: it does not fit into memory ({error}); write it with smaller row groups, and without long texts"
+        ) from None
     except Exception as error:
         # What a parser raises for damaged bytes is nowhere listed: besides Arrow's own, KeyError, RecursionError,
         # struct.error, TokenError and more.

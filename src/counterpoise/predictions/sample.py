@@ -77,8 +77,7 @@ def texts_in(column: Any) -> list[str]:
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         return []
-    decoded = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    return [text for text in pc.unique(decoded).to_pylist() if text]
+    return [text for text in dict.fromkeys(pc.unique(column).to_pylist()) if text]
 
 
 def categories_of(sample: pa.RecordBatch, name: str) -> tuple[str, ...] | None:
