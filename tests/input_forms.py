@@ -135,7 +135,7 @@ def _lists(forms: Forms) -> None:
     forms.table("list.jsonl", {"logits": rows, "label": forms.labels})
     forms.table("list_text.parquet", {"logits": rows, "label": forms.texts}, asks=True)
     category = pd.Categorical(forms.texts, categories=NAMES)
-    forms.table("list_category.parquet", {"logits": rows, "label": category})
+    forms.table("list_category.parquet", {"logits": rows, "label": category}, asks=True)
     frame = pd.DataFrame(
         {"logits": rows, "label": forms.labels}, index=pd.Index([f"s{row}" for row in range(SAMPLES)], name="id")
     )
@@ -269,7 +269,7 @@ def _binary(forms: Forms) -> None:
     forms.table("binary_true.csv", {"label": answers, "prob_True": p, "prob_False": 1 - p}, **truth)
     forms.table("binary_true.parquet", {"label": y == 1, "prob_true": p, "prob_false": 1 - p}, **truth)
     for name, label in (("pos", y), ("pos_bool", y == 1), ("pos_float", y.astype(float))):
-        forms.table(f"binary_{name}.csv", {"label": label, "prob_pos": p, "prob_neg": 1 - p}, asks=True, **truth)
+        forms.table(f"binary_{name}.csv", {"label": label, "prob_pos": p, "prob_neg": 1 - p}, **truth)
     forms.table("binary_neg.csv", {"label": y, "prob_neg": 1 - p, "prob_pos": p}, **truth)
     forms.table("binary_two.csv", {"label": y, "prob_0": 1 - p, "prob_1": p}, **truth)
 
@@ -345,8 +345,12 @@ def _refused(forms: Forms) -> None:
     files = {
         "sums.npz": (p * np.where(np.arange(SAMPLES) == 5, 1.1, 1)[:, None], y, ("row 5",)),
         "not_probabilities.npz": (forms.logits, y, ("logits",)),
-        "from_one.npz": (p, y + 1, ("label", "subtract 1")),
-        "signs.npz": (p[:, :2] / p[:, :2].sum(-1, keepdims=True), np.where(y > 2, 1, -1), ("write 0 and 1",)),
+        "from_one.npz": (p, y + 1, ("label", "count from 1")),
+        "signs.npz": (
+            p[:, :2] / p[:, :2].sum(-1, keepdims=True),
+            np.where(y > 2, 1, -1),
+            ("--class-names=-1,1", "--class-names 0,1"),
+        ),
     }
     for name, (values, labels, words) in files.items():
         np.savez(forms.folder / name, probabilities=values, labels=labels)

@@ -162,9 +162,16 @@ def test_numbers_among_other_class_names_are_names(tmp_path):
 def test_labels_from_minus_one_are_asked_about(tmp_path):
     p, y = three()
     path = csv_of(tmp_path, {f"prob_{name}": p[:, k] for k, name in enumerate(("neg", "neu", "pos"))}, y - 1)
-    with pytest.raises(PredictionFileError, match=r"--class-names=-1,0,1"):
+    with pytest.raises(AmbiguousInputError, match="nothing says which number each of the classes 'neg'") as asked:
         read_predictions(path)
+    assert asked.value.choices[0][0] == {"class_names": "-1,0,1"}
     np.testing.assert_array_equal(read_predictions(path, Columns(class_names="-1,0,1")).labels, y)
+    path = csv_of(tmp_path, {f"prob_{k}": p[:, k] for k in range(3)}, y - 1)
+    with pytest.raises(AmbiguousInputError, match="is -1, which may be a class or a missing label") as asked:
+        read_predictions(path)
+    missing = np.where(y == 0, -1, y - 1)
+    for (choice, _), wanted in zip(asked.value.choices, (y, missing), strict=True):
+        np.testing.assert_array_equal(read_predictions(path, Columns(**choice)).labels, wanted)
 
 
 def test_names_in_a_list_beside_the_values_are_those_of_the_outputs(tmp_path):

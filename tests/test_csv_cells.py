@@ -106,8 +106,13 @@ def test_comments_at_the_beginning(tmp_path):
 
 def test_labels_as_people_write_them(tmp_path):
     head = "prob_cat,prob_Dog,label\n"
-    table = read_predictions(csv_file(tmp_path, head + "0.5,0.5,CAT\n0.5,0.5,dog\n0.5,0.5,1.000e+00\n"))
-    assert table.labels.tolist() == [0, 1, 1]
+    table = read_predictions(csv_file(tmp_path, head + "0.5,0.5,CAT\n0.5,0.5,dog \n"))
+    assert table.labels.tolist() == [0, 1]
+    assert "row 1, column 'label' is 1.000e+00, and nothing says which number each" in refusal(
+        csv_file(tmp_path, head + "0.5,0.5,CAT\n0.5,0.5,1.000e+00\n")
+    )
+    numbered = csv_file(tmp_path, "prob_0,prob_1,label\n0.5,0.5,0\n0.5,0.5,1.000e+00\n")
+    assert read_predictions(numbered).labels.tolist() == [0, 1]
     capitals = "prob_cat,prob_Cat,label\n0.5,0.5,CAT\n"
     assert "row 0, column 'label' is 'CAT', neither" in refusal(csv_file(tmp_path, capitals))
     correct = "confidence,correct\n0.5,Yes\n0.6, no \n0.7,\n0.8,TRUE\n"
@@ -137,13 +142,12 @@ def test_classes_that_are_numbers(tmp_path):
 
 def test_the_positive_class_in_the_first_column(tmp_path):
     path = csv_file(tmp_path, "prob_yes,prob_no,label\n0.9,0.1,1\n0.2,0.8,0\n")
-    with pytest.raises(AmbiguousInputError, match="the first of the columns 'prob_yes', 'prob_no' is that of 'yes'"):
-        read_predictions(path)
-    for order, labels in (("prob_no,prob_yes", ("yes", "no")), ("prob_yes,prob_no", ("no", "yes"))):
+    for order in (None, "prob_no,prob_yes", "prob_yes,prob_no"):
         table = read_predictions(path, Columns(probabilities=order))
-        assert tuple(table.header.class_names[label] for label in table.labels) == labels
+        assert [table.header.class_names[label] for label in table.labels] == ["yes", "no"]
+        np.testing.assert_allclose(table.values, [[0.1, 0.9], [0.8, 0.2]])
     named = csv_file(tmp_path, "prob_yes,prob_no,label\n0.9,0.1,yes\n0.2,0.8,No\n")
-    assert read_predictions(named).labels.tolist() == [0, 1]
+    assert read_predictions(named).labels.tolist() == [1, 0]
 
 
 def test_names_of_samples_are_not_offered_as_labels(tmp_path):

@@ -28,7 +28,7 @@ VALUES = {
 
 def written(folder, suffix="csv", **columns):
     frame = pd.DataFrame(
-        {"prob_a": [0.25, 0.5, 1.0, 0.0], "prob_b": [0.75, 0.5, 0.0, 1.0], "label": [1, 0, 0, 1]} | columns
+        {"prob_0": [0.25, 0.5, 1.0, 0.0], "prob_1": [0.75, 0.5, 0.0, 1.0], "label": [1, 0, 0, 1]} | columns
     )
     path = folder / f"p.{suffix}"
     (frame.to_csv if suffix == "csv" else frame.to_parquet)(path, index=False)

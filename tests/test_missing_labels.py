@@ -1,5 +1,7 @@
 """Texts that stand for no label, as other programs write them, unless they are the names of classes."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -28,6 +30,14 @@ def written(folder, form, names, labels, suffix, **more):
     else:
         frame.to_parquet(path, index=False)
     return path
+
+
+def answered(path, reason):
+    """The table after the question whether a word is a class, answered by the choice of this reason."""
+    with pytest.raises(AmbiguousInputError, match="may be a class or a missing value") as asked:
+        read_predictions(path)
+    (choice,) = (choice for choice, why in asked.value.choices if re.fullmatch(reason, why))
+    return read_predictions(path, Columns(**choice))
 
 
 def with_gaps(labels, word):
@@ -61,13 +71,17 @@ def test_a_class_may_be_called_so(tmp_path, word, suffix):
     top = {"pred": np.array(names)[P.argmax(1)], "confidence": P.max(1), "label": labels}
     frame = pd.DataFrame(top)
     (frame.to_csv if suffix == "csv" else frame.to_parquet)(tmp_path / f"t.{suffix}", index=False)
-    np.testing.assert_array_equal(read_predictions(tmp_path / f"t.{suffix}").labels == 0, P.argmax(1) == Y)
+    table = answered(tmp_path / f"t.{suffix}", "if '.*' is a class")
+    np.testing.assert_array_equal(table.labels == 0, P.argmax(1) == Y)
 
 
 def test_a_category_may_be_called_so(tmp_path):
     names = ["US", "NA", "EU"]
     labels = pd.Categorical(np.array(names)[Y], categories=names)
-    table = read_predictions(written(tmp_path, "", names, labels, "parquet"))
+    path = written(tmp_path, "", names, labels, "parquet")
+    with pytest.raises(AmbiguousInputError, match=r"'EU', 'NA', 'US'.*, and nothing says which of the 3 outputs"):
+        read_predictions(path)  # the order of categories is that of the alphabet, as pandas makes them
+    table = read_predictions(path, Columns(class_names=",".join(names)))
     np.testing.assert_array_equal(table.labels, Y)
     assert table.header.class_names == tuple(names)
 
@@ -78,7 +92,7 @@ def test_beside_predicted_classes_and_in_rows(tmp_path, suffix):
     top = {"pred": np.array(names)[P.argmax(1)], "confidence": P.max(1), "label": with_gaps(np.array(names)[Y], "NA")}
     frame = pd.DataFrame(top)
     (frame.to_csv if suffix == "csv" else frame.to_parquet)(tmp_path / f"t.{suffix}", index=False)
-    labels = read_predictions(tmp_path / f"t.{suffix}").labels
+    labels = answered(tmp_path / f"t.{suffix}", "if 'NA' is a missing value").labels
     np.testing.assert_array_equal(labels == -1, LEFT)
     np.testing.assert_array_equal(labels[~LEFT] == 0, (P.argmax(1) == Y)[~LEFT])
     rows = {f"label_{name}": with_gaps((k == Y).astype(int).astype(str), "NA") for k, name in enumerate(names)}

@@ -98,7 +98,7 @@ def test_what_a_pipeline_answers_is_a_prediction_beside_labels(tmp_path):
 def test_numbers_are_not_compared_with_names(tmp_path):
     columns = {"label": Y, "prediction": [f"LABEL_{k}" for k in P.argmax(1)], "confidence": P.max(1)}
     with pytest.raises(
-        PredictionFileError, match=r"'prediction' holds text, such as 'LABEL_.', and .* write labels and"
+        PredictionFileError, match=r"row 0, column 'label' is '.' and column 'prediction' is 'LABEL_.', .* write labels"
     ):
         read_predictions(written(tmp_path, columns))
     columns["prediction"] = [f"{k}.0" for k in P.argmax(1)]

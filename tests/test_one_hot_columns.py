@@ -72,19 +72,19 @@ def test_rows_that_are_not_one_hot_are_refused(tmp_path):
     ("columns", "choice", "message"),
     [
         (
-            "logit_a,logit_b,label",
+            "logit_0,logit_1,label",
             {"percent": True},
-            "--percent is about probabilities, and 'logit_a' to 'logit_b' are",
+            "--percent is about probabilities, and 'logit_0' to 'logit_1' are",
         ),
         (
-            "prob_a,prob_b,label",
+            "prob_0,prob_1,label",
             {"one_hot": True},
             "--one-hot is about rows of labels, and 'label' holds one label a row",
         ),
-        ("prob_a,prob_b,label", {"multilabel": True}, "a multilabel table needs a column of labels for each class"),
-        ("prob_a,prob_b,label", {"correct": "x"}, "it has no column 'x' .--correct."),
-        ("prob_a,prob_b,label", {"correct": "label"}, "--correct is about the confidence of a prediction"),
-        ("prob_a,prob_b,label", {"probabilities": "prob_*", "prediction": "x"}, "it has no column 'x' .--prediction."),
+        ("prob_0,prob_1,label", {"multilabel": True}, "a multilabel table needs a column of labels for each class"),
+        ("prob_0,prob_1,label", {"correct": "x"}, "it has no column 'x' .--correct."),
+        ("prob_0,prob_1,label", {"correct": "label"}, "--correct is about the confidence of a prediction"),
+        ("prob_0,prob_1,label", {"probabilities": "prob_*", "prediction": "x"}, "it has no column 'x' .--prediction."),
         ("confidence,correct", {"one_hot": True}, "--one-hot is about rows of labels, and no labels are known"),
     ],
 )

@@ -75,8 +75,8 @@ NOT_PARQUET = {
     "text": ({"logits": ["1 2"]}, "column 'logits' holds text, such as '1 2'; give each class a column"),
     "label K": ({"logits": VALUES, "label": [0, 1, 2]}, r"row 2, column 'label' is 2, neither an index in \[0, 2\)"),
     "label -2": ({"logits": VALUES, "label": [0, -2, 1]}, "row 1, column 'label' is -2.* leave the label"),
-    "labels -1 and 1": ({"logits": VALUES, "label": [1, -1, 1]}, "row 1, column 'label' is -1, which .* write 0 and 1"),
-    "labels from 1": ({"logits": VALUES, "label": [2, 1, 1]}, "row 0, column 'label' is 2.* count from 1: subtract 1"),
+    "labels -1 and 1": ({"logits": VALUES, "label": [1, -1, 1]}, "row 1, column 'label' is -1, which may be a class or"),
+    "labels from 1": ({"logits": VALUES, "label": [2, 1, 1]}, "row 0, column 'label' is 2.* count from 1, add --class-names 1,2"),
     "label beyond int64": (
         {"logits": VALUES, "label": pa.array([0, 1, 2**64 - 1], pa.uint64())},
         "row 2, column 'label' is 18446744073709551615, above",
@@ -107,10 +107,10 @@ class TestParquet:
 
     @pytest.mark.parametrize("labels", LABELS, ids=lambda labels: str(labels.type))
     def test_labels(self, labels, tmp_path):
-        columns = {**LAYOUTS["named columns"], "label": labels}
+        columns = {**LAYOUTS["named columns" if "dog" in labels.to_pylist() else "numbered columns"], "label": labels}
         table = read_predictions(parquet(tmp_path, columns))
         assert table.labels.tolist() == [1, -1, 0]
-        assert table.header.class_names == ("cat", "dog")
+        assert table.header.class_names == (("cat", "dog") if "dog" in labels.to_pylist() else None)
 
     def test_descriptive_columns(self, tmp_path):
         dictionary = pa.DictionaryArray.from_arrays(pa.array([0, 2, None], pa.int8()), ["fog", "x", "fog"])
@@ -148,6 +148,7 @@ class TestParquet:
 
 
 HEAD = "id,label,logit_cat,logit_dog\n"
+NUMBERED = "id,label,logit_0,logit_1\n"
 NOT_CSV = {
     "no rows": (HEAD, "a header line and no rows"),
     "lists": ("label,logits\n0,1 2\n", "'logits' holds text, such as .* give each class a column"),
@@ -161,9 +162,9 @@ NOT_CSV = {
     "id of many digits": (HEAD + "1,cat,1,2\n-" + "9" * 5000 + ",dog,1,2\n", "row 1, column 'id' is '-999"),
     "two names of a number": (HEAD + "10,cat,1,2\n7,dog,1,2\n007,dog,1,2\n", "row 2, column 'id' is '007'; ids are all"),
     "id missing": (HEAD + ",cat,1,2\n", "row 0, column 'id' is missing"),
-    "label K": (HEAD + "1,2,1,2\n", "row 0, column 'label' is '2'"),
+    "label K": (NUMBERED + "1,2,1,2\n", "row 0, column 'label' is 2, neither"),
     "label of no class": (HEAD + "1,cow,1,2\n", "row 0, column 'label' is 'cow'"),
-    "label not whole": (HEAD + "1,1.5,1,2\n", "row 0, column 'label' is '1.5'"),
+    "label not whole": (NUMBERED + "1,1.5,1,2\n", "row 0, column 'label' is '1.5'"),
     "flag": ("in_distribution,logit_1\nperhaps,1\n", "row 0, column 'in_distribution' is 'perhaps'; write true or false"),
     "severity": ("severity,logit_1\n1.5,1\n", "row 0, column 'severity' is 1.5; it is 0 for clean samples, else a whole number"),
     "open quote": (HEAD + '1,"cat,1,2\n2,dog,1,2\n', "row 0"),
@@ -178,7 +179,7 @@ class TestCsv:
         text = (
             '\ufefflabel,"logit_cat, tame","logit_ä ""dog""\n",domain,in_distribution,severity,note\r\n'
             '"cat, tame",0.5,1,"a\r\nb",true,3,x\r\n'
-            '\r\n"ä ""dog""\n", 2 ,-1,,False,,y\r\n,inf,-inf,c,1,0,\r\n1,nan,1e3,c,0,0,'
+            '\r\n"ä ""dog""\n", 2 ,-1,,False,,y\r\n,inf,-inf,c,1,0,\r\n"ä ""dog""\n",nan,1e3,c,0,0,'
         )
         table = read_predictions(csv_file(tmp_path, text))
         assert table.header.class_names == ("cat, tame", 'ä "dog"\n')
@@ -330,7 +331,7 @@ class TestNpz:
 
     @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
     def test_versions_of_the_format(self, version, tmp_path):
-        path = npz(tmp_path, logits=npy_bytes(ARRAY, version=version), labels=[-1, 0, 1])
+        path = npz(tmp_path, logits=npy_bytes(ARRAY, version=version), labels=[1, 0, 1])
         assert read_predictions(path).values.tolist() == VALUES
 
     def test_in_batches(self, tmp_path):
@@ -372,7 +373,12 @@ class TestNpz:
 
 
 def test_a_table_says_the_same_in_every_format(tmp_path):
-    columns = {"logit_cat": ARRAY[:, 0], "logit_dog": ARRAY[:, 1], "label": [1, 0, 1], "id": ["a", "b", "c"]}
+    columns = {
+        "logit_cat": ARRAY[:, 0],
+        "logit_dog": ARRAY[:, 1],
+        "label": ["dog", "cat", "dog"],
+        "id": ["a", "b", "c"],
+    }
     lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
     paths = [
         parquet(tmp_path, columns),

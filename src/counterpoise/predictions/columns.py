@@ -6,16 +6,7 @@ from dataclasses import dataclass, field
 
 from counterpoise._files import FilePath
 from counterpoise._text import some
-from counterpoise.predictions.names import (
-    class_suffixes,
-    classes_of,
-    fits,
-    is_index,
-    listed,
-    normal_name,
-    numbers_of,
-    span,
-)
+from counterpoise.predictions.names import fits, listed, normal_name, span
 from counterpoise.predictions.table import Kind, PredictionFileError
 
 
@@ -124,8 +115,10 @@ class Layout:
         members: M of an ensemble, or None.
         label: the column of labels, none, or one for each class, as a multilabel table has them and perhaps one-hot.
         missing: texts that stand for no label.
+        beside: a column whose lists name the outputs in each row, and the names.
         class_names: of the outputs in order, where known.
         named_by_number: whether labels are numbers among these names, and not indices.
+        stated: whether somebody said which number each class has; if not, labels that are numbers are rejected.
         prediction: the column of the predicted class, of a table of confidences.
         correct: the column that says whether it was right, likewise.
         id: the column of ids.
@@ -146,8 +139,10 @@ class Layout:
     members: int | None = None
     label: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    beside: tuple[str, tuple[str, ...]] | None = None
     class_names: tuple[str, ...] | None = None
     named_by_number: bool = False
+    stated: bool = True
     prediction: str | None = None
     correct: str | None = None
     id: str | None = None
@@ -168,7 +163,8 @@ class Layout:
     @property
     def read(self) -> tuple[str, ...]:
         """Every column that is read."""
-        named = (self.prediction, self.correct, self.id, self.model, *self.descriptive.values())
+        beside = None if self.beside is None else self.beside[0]
+        named = (self.prediction, self.correct, self.id, self.model, beside, *self.descriptive.values())
         return (*self.values, *self.label, *(name for name in named if name is not None), *self.by)
 
     def described(self) -> str:
@@ -206,52 +202,6 @@ class Reading:
     like: Layout | None = None
     only: str | None = None
     by: tuple[str, ...] = ()
-
-
-def in_order(
-    columns: tuple[str, ...], chosen: tuple[str, ...] | None
-) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Columns in the order of their classes, and the names of these: as chosen, else by number, else as found."""
-    if len(columns) == 1:
-        return columns, None
-    if chosen is not None:
-        found = classes_of(columns, chosen)
-        if (places := places_of(found, chosen)) is not None:
-            return tuple(columns[place] for place in places), chosen
-        _require_new_names(found, chosen)
-    suffixes = class_suffixes(columns)
-    numbers = numbers_of(suffixes) or ()
-    if sorted(numbers) == list(range(len(columns))):
-        order = sorted(range(len(columns)), key=numbers.__getitem__)
-        names = None if all(map(is_index, suffixes)) else tuple(suffixes[place] for place in order)
-        return tuple(columns[place] for place in order), names
-    if chosen is not None and numbers and sorted(numbers) == list(range(min(numbers), min(numbers) + len(columns))):
-        return tuple(column for _, column in sorted(zip(numbers, columns, strict=True))), chosen
-    numbered = [suffix for suffix in suffixes if is_index(suffix)]
-    if numbered and chosen is None and len(set(numbered)) < len(columns):
-        raise PredictionFileError(
-            f"the columns {some(columns)} are not numbered from 0 to {len(columns) - 1}; number them so, or give every "
-            "class a name that is no number"
-        )
-    return columns, chosen or suffixes
-
-
-def places_of(names: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
-    """Where the wanted names are among these, capitals aside where these tell no two apart; None where they differ."""
-    here, there = ([name.strip().casefold() for name in each] for each in (names, wanted))
-    if len(set(here)) < len(here):
-        here, there = list(names), list(wanted)
-    return [here.index(name) for name in there] if sorted(here) == sorted(there) else None
-
-
-def _require_new_names(names: tuple[str, ...], chosen: tuple[str, ...]) -> None:
-    """Refuse names of which some are those of other columns; classes that are numbers may be counted anew."""
-    moved = [name for name, own in zip(chosen, names, strict=False) if name != own and name in names]
-    if moved and len(chosen) == len(names) and not all(map(is_index, names)):
-        raise PredictionFileError(
-            f"the columns are those of the classes {some(names)}, and --class-names gives {moved[0]!r} another place "
-            f"beside other names, {some(chosen)}; give the names of the columns, in any order, or new ones for all"
-        )
 
 
 def one_of(names: Sequence[str], known: Sequence[str], chosen: str | None, *, option: str) -> str | None:

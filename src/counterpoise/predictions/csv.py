@@ -29,6 +29,7 @@ _LINES, _COMPARED = 100, 20
 _SEPARATORS = ",;\t|"
 _FRACTION = r"-?[0-9]*[{}][0-9]+([eE][+-]?[0-9]+)?\s*%?"
 _ENCODINGS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_UTF32 = (b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")
 _IN_UTF8 = "save it as UTF-8, which spreadsheets call CSV UTF-8"
 
 
@@ -90,15 +91,18 @@ def open_csv(source: Source) -> RawTable:
         numbered = ids in names and _is_integer(dialect.first[dialect.names.index(ids)])
         written = [name for name in values if name in dialect.written]
         row = 0
-        labels = () if layout is None or dialect.decimal_point == "." else (*layout.label, layout.prediction)
-        fractions = [name for name in names if name in labels and pa.types.is_floating(sample.schema.field(name).type)]
+        labels = [name for name in names if layout is not None and name in (*layout.label, layout.prediction)]
+        # Labels that lack a value somewhere are written with a point: 1.0 is the number 1 unless a class is called so.
+        whole = r"\1" if layout is None or layout.class_names is None else r"\1.0"
         with opened(source) as handle:
             for batch in _batches(handle, dialect, types, names):
                 for name in written:
                     batch = _with_values(batch, name, row, dialect)
-                for name in fractions:
+                for name in labels:
                     place = batch.schema.get_field_index(name)
-                    batch = batch.set_column(place, name, pc.replace_substring(batch.column(place), ",", "."))
+                    pattern = rf"^\s*([+-]?[0-9]+)[{dialect.decimal_point}]0+\s*$"
+                    cells = pc.replace_substring_regex(batch.column(place), pattern, whole)
+                    batch = batch.set_column(place, name, cells)
                 yield _with_numbers(batch, ids, row) if numbered and ids is not None else batch
                 row += batch.num_rows
 
@@ -118,14 +122,17 @@ def _dialect(source: Source) -> _Dialect:
         lines.insert(0, comments[-1].removeprefix("#").strip())
     if not lines:
         raise PredictionFileError("it is empty; write it again")
+    if head[:4] in _UTF32:
+        raise PredictionFileError(f"it is UTF-32; {_IN_UTF8}")
     if (place := lines[0].find("\N{REPLACEMENT CHARACTER}")) >= 0:
         raise PredictionFileError(f"its header line is not UTF-8 after {lines[0][:place][-20:]!r}; {_IN_UTF8}")
     separator, names, rows = _first_cells(lines)
     first = rows[0] if rows else ()
     lacking = len(first) == len(names) + 1
     if lacking:  # at the end where lines end with a separator, else the names of rows
-        names = ("", *names) if first[-1] else (*names, "")
+        names = ("", *names) if any(row[-1] for row in rows[:_COMPARED]) else (*names, "")
     comma = separator != "," and _has_decimal_commas(names, rows)
+    _require_no_thousands(names, rows, "," if comma else ".")
     return _Dialect(
         names=names,
         first=first,
@@ -185,6 +192,20 @@ def _has_decimal_commas(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> 
     return commas > points
 
 
+def _require_no_thousands(names: tuple[str, ...], rows: list[tuple[str, ...]], point: str) -> None:
+    """Reject numbers that are whole or have three digits after each point, which may stand between thousands."""
+    for name, cells in zip(names, itertools.zip_longest(*rows, fillvalue=""), strict=False):
+        numbers = [cell.strip() for cell in cells if re.fullmatch(rf"\s*-?[0-9]+([{point}][0-9]+)*\s*", cell)]
+        grouped = [number for number in numbers if re.fullmatch(rf"-?[1-9][0-9]{{0,2}}([{point}][0-9]{{3}})+", number)]
+        plain = [number for number in numbers if re.fullmatch(r"-?[0-9]{1,3}", number)]
+        if grouped and plain and len(grouped) + len(plain) == len(numbers) and normal_name(name) not in TEXT_NAMES:
+            whole = grouped[0].replace(point, "")
+            raise PredictionFileError(
+                f"column {name!r} has numbers such as {grouped[0]!r} and {plain[0]!r}: {grouped[0]!r} may be {whole}; "
+                "write numbers without separators between thousands, and fractions with other than three digits"
+            )
+
+
 def _lines(text: str) -> Iterator[str]:
     return (line.removesuffix("\n") for line in io.StringIO(text, newline=None))
 
@@ -203,9 +224,12 @@ def _split(lines: list[str], separator: str) -> tuple[str, tuple[str, ...], list
     found = list[tuple[str, ...]]()
     try:
         found.extend(tuple(row) for row in csv.reader(io.StringIO("\n".join(lines)), delimiter=separator) if row)
-    except csv.Error:  # such as a text that is too long, about which Arrow is right
+    except csv.Error as error:  # such as a text that is too long, about which Arrow is right
         if len(found) < 2:
-            raise
+            raise PredictionFileError(
+                f"row {max(0, len(found) - 1)} cannot be split into cells ({error}); close its quotation marks, or "
+                "write long lists as Parquet"
+            ) from None
     names, *rows = found or [()]
     return separator, names, rows
 

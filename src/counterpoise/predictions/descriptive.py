@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from counterpoise._classes import index_of
 from counterpoise.predictions.from_arrow import (
     array_of,
     as_text,
@@ -15,7 +16,7 @@ from counterpoise.predictions.from_arrow import (
     texts_of,
     truths_of,
 )
-from counterpoise.predictions.names import DESCRIPTIVE, index_of, normal_name
+from counterpoise.predictions.names import DESCRIPTIVE, normal_name
 from counterpoise.predictions.sample import texts_in
 from counterpoise.predictions.table import CATEGORIES, MISSING_SEVERITY, Array, Category, PredictionFileError
 

@@ -57,16 +57,6 @@ def as_text(column: Any) -> Any:
     return (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).cast(pa.large_string())
 
 
-def as_numbers(column: Any) -> Any:
-    """The values as numbers, also those that text spells; true is 1 and false is 0."""
-    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    if holds_text(plain.type):
-        plain = pc.utf8_lower(pc.utf8_trim_whitespace(as_text(plain)))
-        for word, number in (("true", "1"), ("false", "0")):
-            plain = pc.if_else(pc.equal(plain, word), number, plain)
-    return plain.cast(pa.float64())
-
-
 def texts_of(column: Any) -> tuple[NDArray[np.int32], list[str | None]]:
     """Codes into distinct texts, -1 where a text is missing: what repeats is made a Python object once."""
     encoded = column if pa.types.is_dictionary(column.type) else column.cast(pa.large_string()).dictionary_encode()

@@ -6,38 +6,28 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from counterpoise._classes import SIGNS, class_suffixes, classes_of, index_of, is_index, numbering, places_of, stripped
 from counterpoise._text import some
-from counterpoise.predictions.columns import AmbiguousInputError, Choice, Columns, Layout, places_of
+from counterpoise.predictions.columns import AmbiguousInputError, Choice, Columns, Layout
 from counterpoise.predictions.from_arrow import without
 from counterpoise.predictions.names import (
     MISSING,
-    POSITIVE,
-    PREDICTED,
-    TRUTH,
     VALUES,
-    class_suffixes,
-    classes_of,
     ends_with,
-    index_of,
     is_found,
-    is_index,
     is_log_probability,
     is_of_labels,
     joined,
     listed,
     natural,
-    normal_name,
-    numbers_of,
     reads_as_index,
     span,
-    stripped,
 )
 from counterpoise.predictions.sample import (
     are_single_ones,
     categories_of,
     is_floating,
     is_list,
-    is_unordered,
     list_width,
     single_ones,
     sums_to,
@@ -51,12 +41,10 @@ _MOST_NAMES = 1000
 def without_missing(
     sample: pa.RecordBatch, chosen: Columns, class_names: tuple[str, ...] | None
 ) -> tuple[pa.RecordBatch, tuple[str, ...]]:
-    """The first rows without the texts that stand for no label, and these: those that nothing calls a class."""
+    """The first rows without the texts that stand for no label, and these: those that no name calls a class."""
     names: list[str] = sample.schema.names
     classes = [*(chosen.names() or ()), *(class_names or ()), *names]
     for name in names:
-        if normal_name(name) in PREDICTED or name == chosen.prediction:
-            classes += texts_in(sample.column(name))
         classes += categories_of(sample, name) or ()
     missing = tuple(word for word in MISSING if not any(ends_with(name, word) for name in classes))
     labels = [
@@ -74,7 +62,7 @@ def with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layo
         return _with_label_columns(sample, layout, chosen)
     (name,) = layout.label
     column = sample.column(name)
-    _require_known_order(sample, column, layout, chosen)
+    _require_known_order(column, layout)
     if is_list(sample, name):
         width = list_width(sample, name)
         if width == 1:
@@ -86,12 +74,8 @@ def with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layo
         if not chosen.one_hot:
             raise _rows_of_labels(f"column {name!r} has {width} labels a row", {}, is_single=single_ones(column))
         return replace(layout, one_hot=True)
-    texts = texts_in(column)
+    texts = [text for text in texts_in(column) if text.strip() != name]  # a header line again is found by its values
     layout = _with_classes(layout, texts)
-    _require_plain_order(column, layout, chosen)
-    categories = categories_of(sample, name)
-    if layout.class_names is None and texts and categories is not None and len(categories) == layout.classes:
-        return replace(layout, class_names=categories)
     if layout.class_names is not None or not texts or all(reads_as_index(text) for text in texts):
         return layout
     found = sorted(set(texts))[:_MOST_NAMES]
@@ -104,6 +88,9 @@ def with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layo
         choices = [({"class_names": joined(found)}, "if the outputs are in alphabetical order; else in theirs")]
         if counted != found:
             choices.insert(0, ({"class_names": joined(counted)}, "if the outputs are in the order of these numbers"))
+    categories = categories_of(sample, name) or ()
+    if sorted(categories) == found != list(categories):
+        choices.insert(0, ({"class_names": joined(categories)}, "if the outputs are in the order of the categories"))
     raise AmbiguousInputError(
         f"the labels in {name!r} are text ({some(found)}), and nothing says which of the {layout.classes} outputs is "
         "which class",
@@ -111,49 +98,39 @@ def with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layo
     )
 
 
-def _require_plain_order(column: pa.Array, layout: Layout, chosen: Columns) -> None:
-    """Ask what y = 1 is where labels are no names and the first of two classes is called the positive one."""
-    names = tuple(name.casefold() for name in layout.class_names or ())
-    if len(names) != 2 or names[0] not in POSITIVE or chosen.probabilities or chosen.logits or chosen.class_names:
-        return
-    if any(not reads_as_index(text) for text in texts_in(column)) or {*names} == {*TRUTH}:
-        return
-    orders = (layout.values[::-1], layout.values)
-    raise AmbiguousInputError(
-        f"labels are 0 and 1, and the first of the columns {some(layout.values)} is that of {names[0]!r}",
-        [({layout.kind: joined(order)}, f"y = 1 is that of {order[1]!r}") for order in orders],
-    )
+def is_stated(layout: Layout, chosen: Columns, *, by_file: bool) -> bool:
+    """Whether somebody said which number each class has: by names that are numbers, or by an order that is given."""
+    names = layout.class_names
+    if names is None or chosen.class_names is not None:
+        return True
+    if (numbers := numbering(names)) is not None:
+        return numbers == tuple(range(len(names)))
+    return by_file or listed(chosen.probabilities or chosen.logits or "") == layout.values
 
 
-def _require_known_order(sample: pa.RecordBatch, column: pa.Array, layout: Layout, chosen: Columns) -> None:
+def _require_known_order(column: pa.Array, layout: Layout) -> None:
     """Ask which class has which number where labels are numbers and the names of classes leave it open."""
-    names, texts = layout.class_names, texts_in(column)
-    if names is None or chosen.class_names or column.null_count == len(column):
+    names = layout.class_names
+    if names is None or layout.stated or column.null_count == len(column):
         return
-    if any(not reads_as_index(text) for text in texts):
+    texts = texts_in(column)
+    if pa.types.is_binary(column.type) or any(not reads_as_index(text) for text in texts):
         return
-    numbers = _numbers(names)
-    if numbers is not None and numbers != tuple(range(len(names))):
+    numbers = numbering(names)
+    if numbers is not None:
+        named = layout.values if len(layout.values) > 1 and names == tuple(map(str, numbers)) else names
         raise AmbiguousInputError(
             f"labels are numbers, and the classes {some(names)} are not numbered from 0 to {len(names) - 1}",
-            _readings(
-                column,
-                layout.values if len(layout.values) > 1 and names == tuple(map(str, numbers)) else names,
-                numbers,
-            ),
+            _readings(column, named, numbers),
         )
-    given = chosen.probabilities or chosen.logits
-    if numbers is None and is_unordered(sample, layout.values) and (given is None or listed(given) != layout.values):
-        raise AmbiguousInputError(
-            f"labels are numbers, and nothing says which number each of the classes {some(names)} has: their scores "
-            "come in no order",
-            [({"class_names": joined(names)}, "if this is the order of the numbers; else in theirs")],
-        )
-
-
-def _numbers(names: tuple[str, ...]) -> tuple[int, ...] | None:
-    whole = tuple(number for name in names if (number := index_of(name)) is not None)
-    return whole if len(whole) == len(names) else numbers_of(names)
+    orders = [*dict.fromkeys((tuple(sorted(names)), names))]
+    choices = [(order, f"if label 0 is {order[0]!r}, 1 is {order[1]!r}") for order in orders]
+    if -1 in {index_of(str(label)) for label in pc.unique(column).to_pylist()} and len(names) in SIGNS:
+        choices.insert(0, (SIGNS[len(names)], "if the labels are these numbers, in the order of the columns"))
+    raise AmbiguousInputError(
+        f"labels are numbers, and nothing says which number each of the classes {some(names)} has",
+        [({"class_names": joined(order)}, reason) for order, reason in choices],
+    )
 
 
 def _readings(column: pa.Array, names: tuple[str, ...], numbers: tuple[int, ...]) -> list[tuple[Choice, str]]:
@@ -242,27 +219,6 @@ def require_rows_of_labels(sample: pa.RecordBatch, layout: Layout, chosen: Colum
         held = f"{span(layout.label)} holds one label a row" if layout.label else "no labels are known"
         raise PredictionFileError(
             f"--one-hot is about rows of labels, and {held}: leave it out, or name them with --label"
-        )
-
-
-def require_comparable(sample: pa.RecordBatch, layout: Layout) -> None:
-    """Refuse predictions and labels of which one are numbers and the other names: none would ever be right."""
-    if layout.kind != "confidence" or layout.prediction is None or not layout.label:
-        return
-    label, prediction = layout.label[0], layout.prediction
-    texts = {
-        name: [text for text in texts_in(sample.column(name)) if not reads_as_index(text)]
-        for name in (label, prediction)
-    }
-    known = all(sample.column(name).null_count < len(sample) for name in texts)
-    if known and bool(texts[label]) != bool(texts[prediction]):
-        (name, found), other = (
-            max(texts.items(), key=lambda item: len(item[1])),
-            min(texts, key=lambda name: len(texts[name])),
-        )
-        raise PredictionFileError(
-            f"column {name!r} holds text, such as {found[0]!r:.60}, and column {other!r} numbers, such as "
-            f"{sample.column(other).drop_null()[0].as_py()!r:.60}; write labels and predictions alike"
         )
 
 

@@ -1,5 +1,6 @@
 """A checked `Predictions` from a batch of named columns, whatever format they were read from."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -7,14 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from counterpoise._classes import SIGNS, TRUTH, index_of, numbering, stripped
 from counterpoise._text import some
-from counterpoise.predictions.columns import Layout, Reading
+from counterpoise.predictions.columns import AmbiguousInputError, Layout, Reading
 from counterpoise.predictions.descriptive import category_of, descriptive_of
 from counterpoise.predictions.from_arrow import (
     array_of,
-    as_numbers,
     as_text,
     filled,
     holds_text,
@@ -25,7 +25,8 @@ from counterpoise.predictions.from_arrow import (
     truths_of,
     without,
 )
-from counterpoise.predictions.names import SPACES, TRUTH, index_of, span, stripped
+from counterpoise.predictions.matching import matches
+from counterpoise.predictions.names import is_log_probability, span
 from counterpoise.predictions.table import (
     MISSING_LABEL,
     RIGHT,
@@ -37,7 +38,17 @@ from counterpoise.predictions.table import (
 )
 
 _LARGEST = np.iinfo(np.int64).max
-_FEW = 20
+_FEW, _TWO = 20, 2
+_ANSWERS = ("0", "1")
+_SUM_TOLERANCE = 0.05
+_FACTORS = {
+    "to base 2": math.log(2),
+    "to base 10": math.log(10),
+    "negative": -1.0,
+    "negative, to base 2": -math.log(2),
+    "negative, to base 10": -math.log(10),
+}
+"""What logarithms may be, and what makes natural ones of them."""
 
 
 def tables(
@@ -84,6 +95,8 @@ def predictions_of(batch: pa.RecordBatch, *, layout: Layout, header: Header, fir
     """A checked table from the columns of one batch, whose first row is row `first_row` of the file."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     rows = batch.num_rows
+    if layout.beside is not None:
+        _require_names(columns[layout.beside[0]], *layout.beside, first_row)
     return Predictions(
         kind=layout.kind,
         values=_values(columns, layout, first_row),
@@ -104,7 +117,17 @@ def class_labels(column: Any, name: str, layout: Layout, first_row: int = 0) -> 
         column = column.flatten()  # one label in each list
     if layout.named_by_number and layout.class_names is not None:
         return _numbered_labels(column, name, layout.class_names, first_row)
-    return _labels(column, name, layout.classes, layout.class_names, first_row)
+    return _labels(column, name, layout.classes, layout.class_names, first_row, stated=layout.stated)
+
+
+def _require_names(column: Any, name: str, names: tuple[str, ...], first_row: int) -> None:
+    """Hold the list of each row to the names of the outputs."""
+    for row, found in enumerate(column.to_pylist(), first_row):
+        if found is None or tuple(map(str, found)) != names:
+            raise PredictionFileError(
+                f"row {row}, column {name!r} is {found}, and the rows before it have {list(names)}; write the values "
+                "of all rows in one order of classes"
+            )
 
 
 def _values(columns: dict[str, Any], layout: Layout, first_row: int) -> Array:
@@ -116,7 +139,29 @@ def _values(columns: dict[str, Any], layout: Layout, first_row: int) -> Array:
     if layout.sigmoid:
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-values))
-    return values if layout.members is None else values.reshape(len(values), layout.members, layout.classes)
+    values = values if layout.members is None else values.reshape(len(values), layout.members, layout.classes)
+    if layout.kind == "logits" and is_log_probability(layout.values[0]):
+        _require_log_probabilities(values, layout.values[0], first_row)
+    return values
+
+
+def _require_log_probabilities(values: Array, name: str, first_row: int) -> None:
+    """Hold rows `[n, ..., K]` of log-probabilities to probabilities that sum to 1."""
+
+    def is_off(logarithms: Array) -> Any:
+        with np.errstate(over="ignore"):
+            return abs(np.exp(logarithms).sum(-1) - 1) > _SUM_TOLERANCE
+
+    wrong = np.argwhere(is_off(values.astype(np.float64)))
+    if len(wrong):
+        row, cure = values[tuple(wrong[0])].astype(np.float64), "call them logits if they are"
+        for what, factor in _FACTORS.items():
+            if not is_off(factor * row):
+                cure = f"they seem to be {what}: multiply them by {factor:.7g}"
+        raise PredictionFileError(
+            f"row {first_row + int(wrong[0][0])}, {name!r} holds log-probabilities whose exponentials sum to "
+            f"{float(np.exp(row).sum()):.4g}, not 1; {cure}"
+        )
 
 
 def _raw_values(columns: dict[str, Any], layout: Layout, first_row: int) -> Array:
@@ -137,7 +182,8 @@ def _raw_values(columns: dict[str, Any], layout: Layout, first_row: int) -> Arra
 
 
 def _label_array(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
-    columns = columns | {name: without(columns[name], layout.missing) for name in layout.label}
+    if layout.kind != "confidence" or layout.class_names is not None:
+        columns = columns | {name: without(columns[name], layout.missing) for name in layout.label}
     if layout.kind == "confidence":
         return _hits(columns, layout, rows, first_row)
     if layout.kind == "multilabel":
@@ -155,23 +201,17 @@ def _hits(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) ->
     if layout.correct is not None:
         right = truths_of(columns[layout.correct], layout.correct, first_row)
     elif layout.label and layout.prediction is not None:
-        label, prediction = columns[layout.label[0]], columns[layout.prediction]
-        try:
-            right = pc.equal(as_numbers(label), as_numbers(prediction))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            right = pc.equal(*_alike(label, prediction))
+        name, prediction = layout.label[0], layout.prediction
+        if layout.class_names is None:
+            return matches(columns[name], columns[prediction], names=(name, prediction), first_row=first_row)
+        known = replace(layout, width=len(layout.class_names))
+        found, predicted = (class_labels(columns[each], each, known, first_row) for each in (name, prediction))
+        missing = (found == MISSING_LABEL) | (predicted == MISSING_LABEL)
+        return np.where(missing, MISSING_LABEL, np.where(found == predicted, RIGHT, WRONG))
     else:
         return np.full(rows, MISSING_LABEL, np.int64)
-    found = np.where(filled(right.cast(pa.int64()), 0) == 1, RIGHT, WRONG)
-    return np.where(is_given(right), found, MISSING_LABEL)
-
-
-def _alike(*columns: Any) -> list[Any]:
-    """Texts as they are compared: without spaces around them, in small letters unless these tell two classes apart."""
-    plain = [pc.utf8_trim(as_text(column), SPACES) for column in columns]
-    lower = [pc.utf8_lower(each) for each in plain]
-    counts = [[pc.count_distinct(each).as_py() for each in texts] for texts in (plain, lower)]
-    return lower if counts[0] == counts[1] else plain
+    hits = np.where(filled(right.cast(pa.int64()), 0) == 1, RIGHT, WRONG)
+    return np.where(is_given(right), hits, MISSING_LABEL)
 
 
 def _multilabels(columns: dict[str, Any], layout: Layout, rows: int, first_row: int) -> Array:
@@ -179,9 +219,9 @@ def _multilabels(columns: dict[str, Any], layout: Layout, rows: int, first_row: 
     if not layout.label:
         return np.full((rows, layout.classes), MISSING_LABEL, np.int64)
     if len(layout.label) > 1:
-        return np.column_stack([_labels(columns[name], name, 2, None, first_row) for name in layout.label])
+        return np.column_stack([_labels(columns[name], name, 2, _ANSWERS, first_row) for name in layout.label])
     (name,) = layout.label
-    return _labels(columns[name].flatten(), name, 2, None, first_row, width=layout.classes).reshape(rows, -1)
+    return _labels(columns[name].flatten(), name, 2, _ANSWERS, first_row, width=layout.classes).reshape(rows, -1)
 
 
 def _floats(column: Any, name: str, first_row: int, *, width: int = 1) -> Array:
@@ -192,25 +232,45 @@ def _floats(column: Any, name: str, first_row: int, *, width: int = 1) -> Array:
 
 
 def _labels(
-    column: Any, name: str, classes: int, names: tuple[str, ...] | None, first_row: int, *, width: int = 1
+    column: Any,
+    name: str,
+    classes: int,
+    names: tuple[str, ...] | None,
+    first_row: int,
+    *,
+    width: int = 1,
+    stated: bool = True,
 ) -> Array:
-    """Labels as indices; `width` of them make a row of the file."""
+    """Labels as indices; `width` of them make a row of the file. Numbers are indices if it is `stated` of which."""
     kind = column.type
-    if holds_text(kind):
-        return _text_labels(column, name, classes, names, first_row, width=width)
     if pa.types.is_boolean(kind):
-        if {each.casefold() for each in names or ()} == {*TRUTH}:
-            return _text_labels(column.cast(pa.string()), name, classes, names, first_row, width=width)
-        column = column.cast(pa.int8())
-    elif pa.types.is_floating(kind):
+        column = column.cast(pa.string())
+    if holds_text(column.type):
+        return _text_labels(column, name, classes, names, first_row, width=width, stated=stated)
+    if pa.types.is_floating(kind):
         column = _whole(column, name, first_row, width=width)
+    elif pa.types.is_integer(kind) and _most(kind) < classes:
+        raise PredictionFileError(
+            f"column {name!r} holds {kind}, whose numbers end at {_most(kind) - 1}, for {classes} classes; write int64"
+        )
     labels = integers_of(column, name, first_row, missing=MISSING_LABEL)
-    wrong = np.flatnonzero((labels < MISSING_LABEL) | (labels >= classes))
-    _refuse_signs(labels, is_given(column), name, classes, first_row)
+    wrong = np.flatnonzero(
+        (labels < MISSING_LABEL) | (labels >= classes) | (is_given(column) & _may_be_class(labels, classes, names))
+    )
     if len(wrong):
-        from_one = labels[labels != MISSING_LABEL].min() == 1 and labels.max() == classes
-        raise _wrong_label(first_row + int(wrong[0]) // width, name, labels[wrong[0]], classes, from_one=bool(from_one))
+        raise _wrong_label(first_row + int(wrong[0]) // width, name, labels[wrong[0]], classes)
     return labels
+
+
+def _most(kind: Any) -> int:
+    """How many classes an integer type can number from 0."""
+    return int(1 << (kind.bit_width - pa.types.is_signed_integer(kind)))
+
+
+def _may_be_class(labels: Array, classes: int, names: tuple[str, ...] | None) -> Any:
+    """Which labels are -1 and may be a class: of two or three without a name. Else -1 is a missing label."""
+    nameless = names is None or numbering(names) is not None
+    return (labels == MISSING_LABEL) & (nameless and classes in SIGNS)
 
 
 def _whole(column: Any, name: str, first_row: int, *, width: int = 1) -> Any:
@@ -237,7 +297,7 @@ def _one_hot(column: Any, name: str, first_row: int, classes: int) -> Array:
 
 def _single_ones(columns: dict[str, Any], layout: Layout, first_row: int) -> Array:
     """Indices of rows of columns, one for each class, with a single 1; a row without any value has no label."""
-    rows = np.column_stack([_labels(columns[name], name, 2, None, first_row) for name in layout.label])
+    rows = np.column_stack([_labels(columns[name], name, 2, _ANSWERS, first_row) for name in layout.label])
     missing = (rows == MISSING_LABEL).all(-1)
     if len(wrong := np.flatnonzero(~missing & ((rows < 0).any(-1) | (rows.sum(-1) != 1)))):
         raise PredictionFileError(
@@ -250,18 +310,22 @@ def _numbered_labels(column: Any, name: str, names: tuple[str, ...], first_row: 
     """Numbers among the names of classes, as text or not."""
     codes, texts = texts_of(as_text(column))
     index: dict[int | None, int] = {int(each): number for number, each in enumerate(names)}
+    index.setdefault(MISSING_LABEL, MISSING_LABEL)
     unknown = len(names)
-    numbers = [index.get(index_of(text), unknown) if text else MISSING_LABEL for text in texts]
+    words = TRUTH if unknown == _TWO else {}
+    numbers = [
+        index.get(words.get(text.strip().lower(), index_of(text)), unknown) if text else MISSING_LABEL for text in texts
+    ]
     labels = np.array([*numbers, MISSING_LABEL], np.int64)[codes]
     wrong = np.flatnonzero(labels == unknown)
     if len(wrong):
         label = repr(texts[codes[wrong[0]]])
-        raise _wrong_label(first_row + int(wrong[0]), name, label, unknown, from_one=False, names=names)
+        raise _wrong_label(first_row + int(wrong[0]), name, label, unknown, names=names)
     return labels
 
 
 def _text_labels(
-    column: Any, name: str, classes: int, names: tuple[str, ...] | None, first_row: int, *, width: int
+    column: Any, name: str, classes: int, names: tuple[str, ...] | None, first_row: int, *, width: int, stated: bool
 ) -> Array:
     """Names of classes, or their indices as text, as CSV has them."""
     codes, texts = texts_of(column)
@@ -276,55 +340,50 @@ def _text_labels(
     def number(text: str | None) -> int:
         if not text:
             return MISSING_LABEL
-        plain = text.strip(SPACES)
-        if plain in index:
-            return index[plain]
+        (plain,) = stripped([text])
+        if (found := index.get(plain, folded.get(plain.casefold()))) is not None:
+            return found
         if (whole := index_of(text)) is not None:
-            return numbered.get(whole, classes if whole != MISSING_LABEL else whole) if are_names else whole
-        return index.get(plain, folded.get(plain.casefold(), TRUTH.get(plain.lower(), classes)))
+            if are_names:
+                return numbered.get(whole, classes if whole != MISSING_LABEL else whole)
+            return whole if stated else classes
+        return TRUTH.get(plain.lower(), classes) if stated and classes == _TWO else classes
 
-    numbers = [number(text) for text in texts]
-    inside = [MISSING_LABEL <= number < classes for number in numbers]
-    wrong = np.flatnonzero(~np.array([*inside, True])[codes])
+    numbers = np.array([*map(number, texts), MISSING_LABEL], np.int64)
+    odd = (numbers < MISSING_LABEL) | (numbers >= classes) | _may_be_class(numbers, classes, names)
+    wrong = np.flatnonzero((odd & np.array([*map(bool, texts), False]))[codes])
     if len(wrong):
-        given = [each for text, each in zip(texts, numbers, strict=True) if text]
-        from_one = min(given) == 1 and max(given) == classes and names is None
-        label = repr(texts[codes[wrong[0]]])
-        raise _wrong_label(first_row + int(wrong[0]) // width, name, label, classes, from_one=from_one, names=names)
-    labels = np.array([*numbers, MISSING_LABEL], np.int64)[codes]
-    _refuse_signs(labels, np.array([*map(bool, texts), False])[codes], name, classes, first_row)
-    return labels
-
-
-def _refuse_signs(labels: Array, given: NDArray[np.bool_], name: str, classes: int, first_row: int) -> None:
-    """Refuse labels that are -1 and 1: half of them would be taken for missing."""
-    found = np.unique(labels[given]).tolist()
-    if 2 < classes <= _FEW and found == [*range(MISSING_LABEL, classes - 1)]:
-        row, numbers = first_row + int(np.argmax(given & (labels == MISSING_LABEL))), ",".join(map(str, found))
-        raise PredictionFileError(
-            f"row {row}, column {name!r} is -1, which stands for a missing label, and labels are {numbers}: if these "
-            f"are the {classes} classes, add --class-names={numbers}; if not, leave missing labels empty"
-        )
-    if classes == 2 and found == [MISSING_LABEL, 1]:
-        row = first_row + int(np.argmax(given & (labels == MISSING_LABEL)))
-        raise PredictionFileError(
-            f"row {row}, column {name!r} is -1, which stands for a missing label, and no label is 0; write 0 and 1"
-        )
+        row, text = first_row + int(wrong[0]) // width, texts[codes[wrong[0]]] or ""
+        if text.strip() == name:
+            raise PredictionFileError(f"row {row} is the header line again; leave it out")
+        raise _wrong_label(row, name, text if index_of(text) is not None else repr(text), classes, names=names)
+    return numbers[codes]
 
 
 def _wrong_label(
-    row: int, name: str, label: object, classes: int, *, from_one: bool, names: tuple[str, ...] | None = None
+    row: int, name: str, label: object, classes: int, *, names: tuple[str, ...] | None = None
 ) -> PredictionFileError:
+    problem = f"neither an index in [0, {classes}) nor the name of a class"
     cure = "leave the label of a sample without a class empty"
-    if from_one:
-        cure = "labels seem to count from 1: subtract 1"
-        if classes <= _FEW:
-            cure += f", or add --class-names {','.join(map(str, range(1, classes + 1)))}"
+    whole = index_of(str(label))
+    if whole == MISSING_LABEL and classes in SIGNS and names in (None, _ANSWERS):
+        if names is None:
+            orders = {"if -1 is a class": SIGNS[classes], "if -1 is a missing label": map(str, range(classes))}
+            return AmbiguousInputError(
+                f"row {row}, column {name!r} is -1, which may be a class or a missing label",
+                [({"class_names": ",".join(order)}, reason) for reason, order in orders.items()],
+            )
+        problem, cure = "which may be a no or a missing label", "write 0 and 1, and leave missing labels empty"
+    elif whole is not None and names is not None and MISSING_LABEL <= whole < classes:
+        problem = f"and nothing says which number each of the classes {some(names)} has"
+        cure = "name them in the order of their numbers with --class-names"
+    elif whole == classes and names is None and classes <= _FEW:
+        cure += f"; if labels count from 1, add --class-names {','.join(map(str, range(1, classes + 1)))}"
     elif names is not None:
         cure += f", or name the classes, which are taken to be {some(names)}, in order with --class-names"
-    return PredictionFileError(
-        f"row {row}, column {name!r} is {label}, neither an index in [0, {classes}) nor the name of a class; {cure}"
-    )
+    elif str(label).strip("'").lower() in TRUTH:
+        cure = "write the class; true or false for a right or wrong prediction belongs to --confidence and --correct"
+    return PredictionFileError(f"row {row}, column {name!r} is {label}, {problem}; {cure}")
 
 
 def _ids(column: Any, name: str | None, rows: int, first_row: int) -> Array:

@@ -3,11 +3,20 @@
 import csv
 import fnmatch
 import io
-import itertools
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from counterpoise._classes import (
+    LOGITS,
+    PROBABILITIES,
+    SEPARATORS,
+    SPACES,
+    TRUTH,
+    boundaries,
+    class_suffixes,
+    index_of,
+)
 from counterpoise.predictions.table import CATEGORIES, Kind
 
 LABELS = (
@@ -28,26 +37,16 @@ IDS = ("id", "ids", "sample_id", "image_id", "uid")
 MODEL = "model"
 CLASS_NAMES = "class_names"
 """What is no column: the names of the outputs in order."""
-SPACES = " \t"
-"""What may stand around the names of columns and of classes."""
-SEPARATORS = ("_", " ", "-", ".", "/", ":", "[")
-"""What may stand between a known name and a class; after the last, `]` follows."""
-LOGITS = ("logit", "logits", "y_logits", "log_probability", "log_probabilities", "log_prob", "log_probs", "logprob",
-           "logprobs", "log_proba", "log_softmax")  # fmt: skip
-PROBABILITIES = (
-    "probability", "probabilities", "prob", "probs", "proba", "probas", "y_prob", "y_probs", "y_proba",
-    "y_pred_proba", "predict_proba", "pred_proba", "pred_prob", "pred_probs", "softmax",
-)  # fmt: skip
 # Softmax of log-probabilities gives the probabilities back, so they are logits.
 VALUES: dict[Kind, tuple[str, ...]] = {"logits": LOGITS, "probabilities": PROBABILITIES}
-TRUTH = {"true": 1, "false": 0}
-"""Labels of two classes that are no numbers."""
 _LABEL_OF = tuple(f"{name}_" for name in LABELS)
+STATISTICS = (
+    "argmax", "average", "avg", "bias", "entropy", "gap", "label", "margin", "max", "mean", "median", "min", "norm",
+    "pred", "prediction", "scale", "std", "sum", "temperature", "threshold", "total", "var", "variance",
+)  # fmt: skip
+"""What a column beside those of the classes may hold, in the place of a class."""
 MISSING = ("NA", "N/A", "<NA>", "NaN", "nan", "None", "null", "NULL")
 """Labels that stand for none, as R, pandas and databases write them, unless a class is called so."""
-_LARGEST_EXACT = 2.0**53
-POSITIVE = ("1", "pos", "positive", "true", "yes")
-"""What follows the prefix in the name of a binary model's only column: the probability is that of y = 1."""
 DESCRIPTIVE = (*CATEGORIES, "severity", "in_distribution")
 GROUPED = ("domain", "corruption", "severity")
 """Columns that samples are grouped by wherever they are."""
@@ -55,29 +54,6 @@ TEXT_NAMES = (*LABELS, *PREDICTED, *CORRECT, *IDS, *DESCRIPTIVE, MODEL)
 """Columns that are not predictions, whose cells may be text."""
 KNOWN = (*TEXT_NAMES, *CONFIDENCES, *LOGITS, *PROBABILITIES, CLASS_NAMES)
 """What somebody means by its name."""
-
-
-def classes_of(columns: tuple[str, ...], labels: Collection[str]) -> tuple[str, ...]:
-    """The part of each column's name that is a class by these labels: what follows a known prefix, or lies within.
-
-    >>> classes_of(("P(y=cat)", "P(y=dog)"), {"dog"}), classes_of(("prob_cat", "prob_dog"), {"dog"})
-    (('cat', 'dog'), ('cat', 'dog'))
-    """
-    suffixes, columns = class_suffixes(columns), stripped(columns)
-    if set(labels) <= set(suffixes) and suffixes != columns:
-        return suffixes
-    starts, ends = (_boundaries(names) for names in (columns, [name[::-1] for name in columns]))
-    for start, end in itertools.product(starts, ends):
-        names = tuple(name[start : len(name) - end] for name in columns)
-        if all(names) and set(labels) <= set(names):
-            return names
-    return suffixes
-
-
-def _boundaries(names: Sequence[str]) -> list[int]:
-    """Lengths of the beginnings that all names share and that end in no letter or digit, 0 first."""
-    shared = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    return [0, *(place for place, letters in enumerate(shared, 1) if not letters[0].isalnum())]
 
 
 def label_columns(names: Sequence[str], values: tuple[str, ...]) -> tuple[str, ...]:
@@ -106,26 +82,6 @@ def ends_with(name: str, word: str) -> bool:
     return re.search(rf"(^|[\W_]){re.escape(word)}\W*$", name, re.IGNORECASE) is not None
 
 
-def class_suffixes(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """What follows the prefix that all columns share, which is a known one or ends at a number or an underscore."""
-    columns = stripped(columns)
-    for known in (*PROBABILITIES, *LOGITS, "p"):
-        for end in (*SEPARATORS, ""):
-            prefix = f"{known}{end}"
-            if all(_starts(name, prefix) for name in columns):
-                rest = tuple(name[len(prefix) :].removesuffix("]" if end == "[" else "") for name in columns)
-                if all(rest) and (end or all(is_index(each) for each in rest)):
-                    return rest
-    shared = re.match(r"^(.*?)[0-9]+$", columns[0])
-    if shared and all(re.fullmatch(re.escape(shared[1]) + r"[0-9]+", name) for name in columns):
-        return tuple(name[len(shared[1]) :] for name in columns)
-    return columns
-
-
-def _starts(name: str, prefix: str) -> bool:
-    return name[: len(prefix)].casefold() == prefix
-
-
 def is_found(names: Sequence[str], pattern: str) -> bool:
     """Whether a pattern stands for any column."""
     return any(fits(name, each) for name in names for each in (pattern, *listed(pattern)))
@@ -138,7 +94,7 @@ def fits(name: str, pattern: str) -> bool:
 
 def pattern_of(columns: tuple[str, ...], names: Sequence[str]) -> str:
     """The shortest pattern that stands for these columns and no other."""
-    shared, begun = re.sub(r"[0-9]+$", "", columns[0]), columns[0][: _boundaries(columns)[-1]]
+    shared, begun = re.sub(r"[0-9]+$", "", columns[0]), columns[0][: boundaries(columns)[-1]]
     for pattern in (f"{shared}*", f"{shared}[0-9]*", f"{begun}*"):
         if len(columns) > 1 and tuple(name for name in names if fnmatch.fnmatchcase(name, pattern)) == columns:
             return joined([pattern])
@@ -147,7 +103,7 @@ def pattern_of(columns: tuple[str, ...], names: Sequence[str]) -> str:
 
 def listed(text: str) -> tuple[str, ...]:
     """Names with commas between them; one that has a comma stands in quotes, as in CSV."""
-    return stripped(next(csv.reader([text], skipinitialspace=True), []))
+    return tuple(name.strip(SPACES) for name in next(csv.reader([text], skipinitialspace=True), []))
 
 
 def joined(names: Iterable[str]) -> str:
@@ -161,11 +117,6 @@ def joined(names: Iterable[str]) -> str:
     return text.getvalue()
 
 
-def stripped(names: Iterable[str]) -> tuple[str, ...]:
-    """Names without spaces and tabs around them."""
-    return tuple(name.strip(SPACES) for name in names)
-
-
 @lru_cache(maxsize=1 << 18)  # every rule asks for the name of every column
 def normal_name(name: str) -> str:
     """A column's name as known ones are written.
@@ -177,19 +128,6 @@ def normal_name(name: str) -> str:
     return re.sub(rf"[{re.escape(''.join(SEPARATORS))}]+", "_", parted.casefold()).lstrip("_")
 
 
-def numbers_of(names: Sequence[str]) -> tuple[int, ...] | None:
-    """The last number in each name, where the names differ in nothing else.
-
-    >>> numbers_of(["class_2", "class_10"]), numbers_of(["P(y=0)", "P(y=1)"]), numbers_of(["cat_1", "dog_2"])
-    ((2, 10), (0, 1), None)
-    """
-    found = [re.fullmatch(r"(.*?)([0-9]{1,18})([^0-9]*)", name, re.DOTALL) for name in names]
-    parts = [each.groups() for each in found if each is not None]
-    if len(parts) < len(names) or len({(before, after) for before, _, after in parts}) > 1:
-        return None
-    return tuple(int(number) for _, number, _ in parts)
-
-
 def natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts by the numbers within names.
 
@@ -199,28 +137,9 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part or 0), "") if place % 2 else (0, part) for place, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
-def is_index(text: str) -> bool:
-    """Whether text is a whole number."""
-    return re.fullmatch(r"-?[0-9]{1,18}", text) is not None
-
-
 def reads_as_index(text: str) -> bool:
     """Whether a label is the index of a class as text: a whole number, or true or false."""
     return index_of(text) is not None or text.strip().lower() in TRUTH
-
-
-def index_of(text: str) -> int | None:
-    """The whole number that a text is, however it is written.
-
-    >>> index_of("3"), index_of("3.0"), index_of("3.000e+00"), index_of("3.5"), index_of("three")
-    (3, 3, 3, None, None)
-    """
-    if is_index(text.strip()):
-        return int(text)
-    if re.fullmatch(r"-?[0-9]{1,15}([.][0-9]*)?([eE][+-]?[0-9]{1,2})?", text.strip()) is None:
-        return None
-    number = float(text)
-    return int(number) if number.is_integer() and abs(number) < _LARGEST_EXACT else None
 
 
 def span(names: Sequence[str]) -> str:

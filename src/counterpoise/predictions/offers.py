@@ -7,21 +7,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from counterpoise._classes import LOGITS, PROBABILITIES, class_suffixes, classes_of
 from counterpoise._text import some
 from counterpoise.predictions.columns import AmbiguousInputError, Choice, Columns, Layout
-from counterpoise.predictions.names import (
-    LABELS,
-    LOGITS,
-    PREDICTED,
-    PROBABILITIES,
-    TEXT_NAMES,
-    VALUES,
-    class_suffixes,
-    classes_of,
-    normal_name,
-    pattern_of,
-    span,
-)
+from counterpoise.predictions.names import LABELS, PREDICTED, TEXT_NAMES, VALUES, normal_name, pattern_of, span
 from counterpoise.predictions.sample import (
     has_fractions,
     is_floating,

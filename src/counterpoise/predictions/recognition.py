@@ -8,23 +8,24 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
+from counterpoise._classes import POSITIVE, class_suffixes, in_order, is_index
 from counterpoise._text import some
 from counterpoise.predictions.columns import (
     AmbiguousInputError,
     Columns,
     Layout,
     Reading,
-    in_order,
     matching,
     one_of,
 )
 from counterpoise.predictions.descriptive import column_called, descriptive_columns
 from counterpoise.predictions.labelling import (
+    is_stated,
     multilabel,
     of_classes,
-    require_comparable,
     require_rows_of_labels,
     with_labels,
     without_missing,
@@ -35,14 +36,15 @@ from counterpoise.predictions.names import (
     IDS,
     LABELS,
     MODEL,
-    POSITIVE,
     PREDICTED,
+    STATISTICS,
     TEXT_NAMES,
     VALUES,
     is_found,
-    is_index,
     is_log_probability,
+    joined,
     label_columns,
+    listed,
     normal_name,
     pattern_of,
     span,
@@ -60,10 +62,11 @@ from counterpoise.predictions.sample import (
     seems_number,
     sums_to,
     texts_in,
+    values_of,
 )
 from counterpoise.predictions.table import Kind, PredictionFileError
 
-_MOST_NAMES = 1000
+_BOTH = 2
 
 
 def find_layout(
@@ -95,17 +98,21 @@ def find_layout(
     chosen = reading.columns
     sample, missing = without_missing(sample, chosen, class_names)
     layout = _with_values(sample, reading, members or {})
-    class_names = class_names or _classes_beside(sample, layout)
+    beside = _classes_beside(sample, layout)
+    if class_names is None and beside is not None:
+        class_names = beside[1]
     named = _class_names(chosen.names(), layout.class_names, class_names)
     layout = replace(
         layout,
         missing=missing,
-        class_names=named if layout.kind in VALUES or layout.kind == "multilabel" else None,
+        beside=beside,
+        class_names=chosen.names() if layout.kind == "confidence" else named,
         id=one_of(names, IDS, chosen.id, option="id"),
         model=column_called(names, MODEL),
-        named_by_number=all(map(is_index, chosen.names() or ("",))),
+        named_by_number=_are_numbers(chosen.names() or ("",)),
         scale=0.01 if chosen.percent else 1.0,
     )
+    layout = replace(layout, stated=is_stated(layout, chosen, by_file=named is not None and named == class_names))
     if reading.like is not None:
         layout = replace(multilabel(layout) if reading.like.kind == "multilabel" else layout, label=())
     elif not layout.label and layout.correct is None:
@@ -115,11 +122,11 @@ def find_layout(
     if reading.like is None:
         require_rows_of_labels(sample, layout, chosen)
         _require_effect(names, layout, chosen)
-        require_comparable(sample, layout)
     _require_unit(sample, layout, percent=chosen.percent)
-    if layout.class_names is not None and len(layout.class_names) != layout.classes:
+    if layout.kind != "confidence" and len(layout.class_names or range(layout.classes)) != layout.classes:
         raise PredictionFileError(
-            f"there are {len(layout.class_names)} class names for {layout.classes} classes: {some(layout.class_names)}"
+            f"there are {len(layout.class_names or ())} class names for {layout.classes} classes: "
+            f"{some(layout.class_names or ())}"
         )
     layout = replace(layout, descriptive=descriptive_columns(sample, layout.read))
     used = {*layout.read}
@@ -128,28 +135,29 @@ def find_layout(
     return replace(layout, ignored=ignored, perhaps_labels=perhaps)
 
 
-def _classes_beside(sample: pa.RecordBatch, layout: Layout) -> tuple[str, ...] | None:
-    """Names of outputs in a list beside that of their values; refused where each row has an order of its own."""
+def _classes_beside(sample: pa.RecordBatch, layout: Layout) -> tuple[str, tuple[str, ...]] | None:
+    """A column of lists that names the outputs, and the names; rejected where each row has an order of its own."""
     if len(layout.values) > 1 or not is_list(sample, layout.values[0]) or layout.members is not None:
         return None
+    values = values_of(sample, layout.values)
+    # Of two classes, 0 and 1 may be labels unless the largest value stands first in each row.
+    is_sorted = values is not None and bool((np.diff(values) <= 0).all())
     for name in sample.schema.names:
         if name in layout.values or not is_list(sample, name):
-            continue
-        if pa.types.is_floating(sample.column(name).type.value_type):
             continue
         rows = sample.column(name).to_pylist()
         first = rows[0] or []
         distinct = len(first) == len({*map(str, first)}) == layout.width > 1 and None not in first
         if not distinct or any(row is None or sorted(map(str, row)) != sorted(map(str, first)) for row in rows):
             continue
-        if all(row == first for row in rows):
-            if is_list_of_texts(sample, name):
-                return tuple(first)
-        elif is_list_of_texts(sample, name) or layout.width > 2:  # of two, 0 and 1 may be labels
+        if not is_list_of_texts(sample, name) and layout.width == _BOTH and not is_sorted:
+            continue
+        if any(row != first for row in rows):
             raise PredictionFileError(
                 f"column {name!r} names the outputs of {layout.values[0]!r} in another order in each row; write them "
                 "in one order, or as objects such as {'cat': 0.9, 'dog': 0.1}"
             )
+        return name, tuple(map(str, first))
     return None
 
 
@@ -221,6 +229,11 @@ def _laid_out(
             )
         width = list_width(sample, columns[0])
         within = members.get(columns[0])
+        if within is not None and width == within:
+            raise PredictionFileError(
+                f"column {columns[0]!r} has shape [n, {within}, 1]: one class for each of {within} members; write "
+                "[n, classes], or [n, members, classes]"
+            )
         return Layout(kind, columns, width, members=within, is_binary=width == 1 and within is None)
     for name in columns:
         if texts := texts_in(sample.column(name)):
@@ -229,7 +242,11 @@ def _laid_out(
             )
         if not is_number(sample, name):
             raise PredictionFileError(f"column {name!r} holds {sample.schema.field(name).type}, not numbers")
-    columns, class_names = in_order(columns, chosen.names())
+    _require_classes_alone(kind, columns, chosen)
+    try:
+        columns, class_names = in_order(columns, chosen.names())
+    except ValueError as error:
+        raise PredictionFileError(str(error)) from None
     known = chosen.label is not None or any(normal_name(name) in LABELS for name in names)
     labels = () if known and not (chosen.multilabel or chosen.one_hot) else label_columns(names, columns)
     return Layout(
@@ -239,6 +256,28 @@ def _laid_out(
         label=labels if chosen.label is None else (),
         class_names=class_names,
         is_binary=len(columns) == 1,
+    )
+
+
+def _are_numbers(names: tuple[str, ...]) -> bool:
+    """Whether all names are whole numbers, of which no two are one: 7 and 007 are texts."""
+    return all(map(is_index, names)) and len(set(map(int, names))) == len(names)
+
+
+def _require_classes_alone(kind: Kind, columns: tuple[str, ...], chosen: Columns) -> None:
+    """Ask whether columns such as `logit_scale` are classes, unless they or the classes are named."""
+    suffixes = class_suffixes(columns)
+    odd = [suffix for suffix in suffixes if normal_name(suffix) in STATISTICS]
+    given = chosen.logits if kind == "logits" else chosen.probabilities
+    if not odd or len(odd) == len(columns) or chosen.class_names is not None or listed(given or "") == columns:
+        return
+    others = [column for column, suffix in zip(columns, suffixes, strict=True) if suffix not in odd]
+    raise AmbiguousInputError(
+        f"{span(columns)} are of the classes {some(suffixes)}, and {odd[0]!r} may not be one",
+        [
+            ({str(kind): joined(others)}, f"if {odd[0]!r} is not a class"),
+            ({"class_names": joined(suffixes)}, f"if {odd[0]!r} is a class, and this is the order of their numbers"),
+        ],
     )
 
 

@@ -148,6 +148,14 @@ def _joined(found: list[Any], path: _Path) -> dict[_Path, Any] | None:
     if not all(isinstance(part, torch.Tensor) for column in columns.values() for part in column):
         return None
     # The logits and the labels of a list of both differ in shape, as batches do not.
-    if any(len({part.shape[1:] for part in column}) > 1 for column in columns.values()):
+    odd = next((key for key, column in columns.items() if len({part.shape[1:] for part in column}) > 1), None)
+    if odd is not None and all(isinstance(each, Mapping) for each in found):
+        shapes = [list(part.shape) for part in columns[odd]]
+        place = next(place for place, shape in enumerate(shapes) if shape[1:] != shapes[0][1:])
+        raise PredictionFileError(
+            f"batch {place} of {odd[-1]!r} has shape {shapes[place]}, and batch 0 {shapes[0]}; keep the axis of "
+            "samples in each batch, also of one sample, and save the predictions again"
+        )
+    if odd is not None:
         return None
     return {key: torch.cat([part if part.ndim else part[None] for part in column]) for key, column in columns.items()}
