@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoise._classes import numbering
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.functional.paired import power_sums
@@ -16,10 +17,11 @@ from counterpoise.metrics.columns import MARKS_OF_CORRUPTION, Column, group_rows
 from counterpoise.metrics.comparison import PAIRED, Evaluation, paired_values
 from counterpoise.metrics.comparison import compare as compare_states
 from counterpoise.metrics.headline import OOD
-from counterpoise.metrics.inputs import PredictionTable, prediction_table
+from counterpoise.metrics.inputs import Kind, PredictionTable, prediction_table
 from counterpoise.metrics.options import ScoreOptions
+from counterpoise.metrics.outputs import require_same_rows
 from counterpoise.metrics.protocol import Metric
-from counterpoise.metrics.scores import Scores, Source
+from counterpoise.metrics.scores import Scores, Source, label_notices
 from counterpoise.metrics.state import ScoreState
 
 
@@ -86,6 +88,7 @@ def evaluate(
     if confidence is not None and correct is not None and labels is not None:
         raise ValueError("beside confidence=, correct= says what is right; leave labels= out")
     table, ood = _tables(own, labels=labels, multilabel=multilabel, valid=valid, class_names=class_names)
+    require_same_rows(_given(own), by or {})
     state, _ = _measured(table, ood, options, by=by)
     return _scores(state, table, name="")
 
@@ -146,6 +149,7 @@ def compare(
     for name, own in models.items():
         try:
             table, ood = _tables(own, labels=labels, multilabel=multilabel, valid=valid, class_names=class_names)
+            require_same_rows(_given(own), by or {})
             state, of_samples = _measured(table, ood, options, by=by)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
@@ -186,6 +190,11 @@ def _require_names(models: Any) -> None:
                 f"say what {name!r} holds, logits or probabilities, which are never told apart by their values: "
                 f"{{{name!r}: {{'logits': ...}}}} (its names may be {', '.join(known)})"
             )
+
+
+def _given(own: ModelPredictions) -> Any:
+    """The predictions, of whatever kind they are."""
+    return next((each for each in (own.get(kind) for kind in get_args(Kind)) if each is not None), None)
 
 
 def _tables(
@@ -269,8 +278,10 @@ def _groups(by: Mapping[str, Iterable[Any]], samples: int) -> dict[str, Column]:
 def _scores(state: ScoreState, table: PredictionTable, *, name: str) -> Scores:
     names = None if table.class_names is None or table.decisions > 1 else list(table.class_names)
     kind = "multilabel" if state.options.clustered else table.kind
-    source = Source(name=name, kind=kind, notices=state.notices())
-    return replace(state.compute(), class_names=names, source=source)
+    scores = state.compute()
+    numbered = None if names is None or numbering(names) is not None else names
+    source = Source(name=name, kind=kind, notices=[*state.notices(), *label_notices(scores, numbered)])
+    return replace(scores, class_names=names, source=source)
 
 
 def _ood_table(table: PredictionTable, logits: Any, probabilities: Any, confidence: Any) -> PredictionTable:

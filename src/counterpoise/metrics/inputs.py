@@ -16,7 +16,8 @@ from counterpoise._arrays import as_tensor, column_names, dtype_name
 from counterpoise._blocks import rows_at_a_time
 from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES, confidence_score
 from counterpoise.functional.reduction import upcast
-from counterpoise.metrics.labels import label_indices
+from counterpoise.metrics.labels import label_indices, label_texts
+from counterpoise.metrics.outputs import in_class_order, require_same_rows
 
 Kind = Literal["logits", "probabilities", "confidence"]
 
@@ -230,12 +231,18 @@ def prediction_table(
         raise ValueError(f"{kind} are empty: shape {list(values.shape)}")
     if values.device.type == "mps":
         values = values.cpu()  # it has no float64, which the sums of metrics need
-    names = class_names if class_names is not None else column_names(given[kind])
+    require_same_rows(
+        given[kind], {"labels": labels, "correct": correct, "valid": valid, "in_distribution": in_distribution}
+    )
+    names = None if class_names is None else tuple(map(str, class_names))
     if multilabel:
+        names = names or _names_of_labels(given[kind], labels)
         _check_multilabel(kind, values)
         values, valid = values.unsqueeze(-1), _of_decisions(valid, values.shape)
     elif values.ndim == 1:
         values = values.unsqueeze(-1)
+    if kind != "confidence" and not multilabel:
+        values, names = in_class_order(values, given[kind], class_names=class_names, texts=label_texts(labels))
     if kind == "confidence":
         if values.shape[-1] > 1 or labels is not None:
             raise ValueError(
@@ -247,8 +254,6 @@ def prediction_table(
     elif correct is not None:
         raise ValueError(f"correct= belongs to confidence=; pass the labels of {kind} as labels=")
     leading, device, classes = values.shape[:-1], values.device, max(2, values.shape[-1])
-    if names is not None and class_names is None and len(names) != (values.shape[-2] if multilabel else classes):
-        names = None  # a single column is not called after its class
     table = PredictionTable(
         values=values.reshape(-1, values.shape[-1]),
         kind=kind,
@@ -259,7 +264,7 @@ def prediction_table(
         else _mask(in_distribution, leading, "in_distribution").to(device),
         first_row=first_row,
         decisions=values.shape[-2] if multilabel else 1,
-        class_names=None if names is None else tuple(map(str, names)),
+        class_names=names,
     )
     expected = table.decisions if multilabel else table.classes
     if kind != "confidence" and table.class_names is not None and len(table.class_names) != expected:
@@ -269,13 +274,30 @@ def prediction_table(
     if kind == "confidence":
         return replace(table, labels=labels.reshape(-1).to(device))
     counts = None if table.valid is None else table.valid.cpu().numpy()
-    indices = label_indices(labels, leading, classes=classes, names=None if multilabel else names, counts=counts).to(
-        device
-    )
+    indices = label_indices(
+        labels,
+        leading,
+        classes=classes,
+        names=None if multilabel else names,
+        counts=counts,
+        stated=class_names is not None,
+    ).to(device)
     counted = table.kept()
     of_counted = indices if table.valid is None else indices[counted]
     _check_labels(of_counted, classes, table.first_row + counted, table.decisions)
     return replace(table, labels=indices)
+
+
+def _names_of_labels(predictions: Any, labels: Any) -> tuple[str, ...] | None:
+    """The names of the columns of several labels, in which predictions and labels must agree."""
+    own, others = (
+        None if names is None else tuple(map(str, names)) for names in map(column_names, (predictions, labels))
+    )
+    if own is not None and others is not None and own != others and {*own} == {*others}:
+        raise ValueError(
+            "labels have the columns of the predictions in another order; pass labels[predictions.columns]"
+        )
+    return own
 
 
 def _check_multilabel(kind: Kind, values: Tensor) -> None:

@@ -1,6 +1,6 @@
 """`Scores`: one small JSON with every estimate, bin sum and curve that a table or a figure needs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -275,6 +275,18 @@ class Scores(Mapping[str, Estimate]):
     def load(cls, path: str | Path) -> "Scores":
         """Read the JSON."""
         return cls.from_json(read_text(as_path(path)))
+
+
+def label_notices(scores: Scores, names: Sequence[str] | None) -> list[str]:
+    """What to say if labels that are numbers may count from 1: none is 0, of so many that five would be due."""
+    shares = scores.by_class.frequency
+    if names is not None or len(shares) < 3 or shares[0] > 0 or scores.samples < 5 * len(shares):
+        return []
+    listed = ",".join(map(str, range(1, 1 + len(shares)))) if len(shares) <= 20 else f"1,2,...,{len(shares)}"
+    return [
+        f"no label is 0, the class of the first of {len(shares)} outputs; if labels count from 1, subtract 1 (on the "
+        f"command line, --class-names {listed})"
+    ]
 
 
 def verdict(scores: Scores) -> str:

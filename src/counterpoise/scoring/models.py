@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from counterpoise.metrics import Scores
 from counterpoise.metrics.keys import Keys
-from counterpoise.metrics.scores import Source
+from counterpoise.metrics.scores import Source, label_notices
 from counterpoise.metrics.state import ScoreState
 from counterpoise.metrics.summary import ordered_groups
 from counterpoise.predictions import (
@@ -179,8 +179,11 @@ class Model:
                 f"{self.own.name}: {state.corrupted_samples:,} corrupted samples are not in the headline: "
                 "they are shown by severity, or by group"
             )
+        scores, several = state.compute(), options.clustered
+        noted = () if several else label_notices(scores, header.class_names)
+        self.notices += [f"{self.own.name}: {notice}" for notice in noted]
         return replace(
-            state.compute(),
+            scores,
             recalibration=try_temperature(state.headline.trial, options=options),
             guarantees=try_guarantees(
                 state.headline.trial, groups=ordered_groups(state.groups), alpha=alpha, risk=risk
