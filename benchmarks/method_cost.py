@@ -44,9 +44,6 @@ SAVINGS: Mapping[str, tuple[str, SavingOptions]] = {
     "every-2": ("MTE-1, learns every 2nd step", SavingOptions(every=2)),
     "every-4": ("MTE-1, learns every 4th step", SavingOptions(every=4)),
     "cached-4": ("MTE-1, runs every 4th step, cached between", SavingOptions(every=4, cached=True)),
-    "half-batch": ("MTE-1, learns from half of each batch", SavingOptions(share=0.5)),
-    "half-side": ("MTE-1, sees images at half their side", SavingOptions(scale=0.5)),
-    "average": ("a moving average as auxiliary", SavingOptions(average=0.99)),
     "shared-trunk": ("MTE-1, shared trunk", SavingOptions(trunk="half")),
 }
 """Of MTE-1, beside the methods as they are: their titles and options."""

@@ -114,9 +114,9 @@ def _store(_: Path) -> Sequence[bytes]:
 
 
 def _read_store(text: str) -> None:
-    from counterpoise_study.store import read_contents
+    from counterpoise_study.store import Contents
 
-    read_contents(text, upgrades={})
+    Contents.from_json(text)
 
 
 def _events(_: Path) -> Sequence[bytes]:

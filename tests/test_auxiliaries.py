@@ -3,7 +3,6 @@
 import copy
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -11,16 +10,12 @@ import torchvision
 from torch import nn
 from torch.nn import functional
 
-from counterpoise.functional.transport import auxiliary_loss
 from counterpoise.models import Backbone, build_model
 from counterpoise.objectives import (
-    MovingAverage,
     MutualTransport,
-    OnDevice,
     OwnView,
     Seldom,
     SharedTrunk,
-    Smaller,
     Step,
     halfway,
 )
@@ -233,24 +228,9 @@ def test_an_auxiliary_learns_from_every_so_many_steps():
     assert moved == [True, False, False, True, False, False, True]
 
 
-@pytest.mark.parametrize("weight", [None, torch.linspace(5, 1, 12, dtype=torch.float64)], ids=["alike", "weights"])
-def test_the_gradient_of_a_share_is_that_of_its_samples_alone(weight):
-    torch.manual_seed(0)
-    own = perceptron(torch.float64)
-    alone, primary = copy.deepcopy(own), perceptron(torch.float64)
-    images, labels = next(iter(batches(1, shape=(6,), dtype=torch.float64)))
-    labels[1] = -100
-    output = MutualTransport(primary, [Seldom(own, share=0.25)], ALPHA)(images, labels=labels, sample_weight=weight)
-    output.loss.backward()
-    counted = [0, 2]
-    given = None if weight is None else weight[counted]
-    auxiliary_loss(alone(images[counted]), primary(images[counted]), sample_weight=given).backward()
-    for mine, theirs in zip(own.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=1e-12)
+def test_images_by_keyword_are_changed_too():
+    auxiliary = partial(OwnView, view=lambda x: x[..., ::2, ::2])
 
-
-@pytest.mark.parametrize("auxiliary", [partial(Smaller, scale=0.5), partial(OwnView, view=lambda x: x[..., ::2, ::2])])
-def test_images_by_keyword_are_changed_too(auxiliary):
     class Images(nn.Module):
         def forward(self, *, note, pixel_values):
             seen.append((note, pixel_values.shape[-2:]))
@@ -264,12 +244,6 @@ def test_images_by_keyword_are_changed_too(auxiliary):
         auxiliary(Images())(replace(step_of(torch.zeros(2, 5, 4, 4)), inputs=(), named_inputs={"note": "n"}))
 
 
-def test_smaller_images_are_means_of_pixels():
-    images = torch.arange(32.0).view(1, 2, 4, 4)
-    found = Smaller(nn.Identity(), scale=0.5)(step_of(images))
-    torch.testing.assert_close(found, functional.avg_pool2d(images, 2))
-
-
 def test_a_view_of_its_own_mirrors_some_images():
     torch.manual_seed(0)
     images = torch.randn(20, 1, 2, 3)
@@ -278,77 +252,3 @@ def test_a_view_of_its_own_mirrors_some_images():
     kept = [torch.equal(mine, given) for mine, given in zip(found, images, strict=True)]
     assert all(one != other for one, other in zip(mirrored, kept, strict=True))
     assert 4 < sum(mirrored) < 16
-
-
-@pytest.mark.parametrize("dtype", EXACT)
-def test_an_auxiliary_on_another_device_takes_the_same_steps(dtype):
-    torch.manual_seed(0)
-    primary, auxiliary = perceptron(dtype), perceptron(dtype)
-    models = [
-        MutualTransport(copy.deepcopy(primary), [copy.deepcopy(auxiliary)], ALPHA),
-        MutualTransport(primary, [OnDevice(auxiliary, device=torch.device("cpu"))], ALPHA),
-    ]
-    optimizers = [torch.optim.SGD(model.parameter_groups(lr=0.1, auxiliary_lr=0.05), momentum=0.9) for model in models]
-    for images, labels in batches(50, shape=(6,), dtype=dtype):
-        losses = []
-        for model, optimizer in zip(models, optimizers, strict=True):
-            optimizer.zero_grad()
-            loss = model(images, labels=labels).loss
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        assert losses[0] == pytest.approx(losses[1], abs=EXACT[dtype])
-
-
-def test_an_auxiliary_stays_on_its_device_when_the_objective_moves():
-    model = MutualTransport(perceptron(), [OnDevice(perceptron(), device="cpu")], ALPHA)
-    model.to("meta", torch.float64)
-    assert {parameter.device.type for parameter in model.auxiliaries.parameters()} == {"cpu"}
-    assert {parameter.device.type for parameter in model.primary.parameters()} == {"meta"}
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
-    # Where both have a device of their own, logits come to the primary's.
-    whole = MutualTransport(perceptron().to("meta"), [OnDevice(perceptron(), device="meta")], ALPHA)
-    output = whole(torch.zeros(3, 6, device="meta"), labels=torch.zeros(3, dtype=torch.long, device="meta"))
-    assert output.loss.device.type == "meta"
-
-
-class Pair(NamedTuple):
-    left: torch.Tensor
-    right: torch.Tensor
-
-
-def test_inputs_go_to_the_device_in_whatever_form_they_have():
-    class Sum(nn.Module):
-        def forward(self, pair, *, named):
-            return pair.left + pair.right + named["x"]
-
-    inputs = Pair(torch.zeros(2, 3), torch.zeros(2, 3)), {"x": torch.zeros(2, 3)}
-    step = replace(step_of(inputs[0].left), inputs=inputs[:1], named_inputs={"named": inputs[1]})
-    seen = []
-    auxiliary = OnDevice(Sum(), device="meta")
-    auxiliary.auxiliary.register_forward_hook(lambda _, __, logits: seen.append(logits.device.type))
-    with pytest.raises(NotImplementedError, match="meta"):  # its logits come back, and meta has none
-        auxiliary(step)
-    assert seen == ["meta"]
-
-
-def test_the_moving_average_follows_the_primary():
-    torch.manual_seed(0)
-    primary = perceptron(torch.float64)
-    expected = [parameter.detach().clone() for parameter in primary.parameters()]
-    average = MovingAverage(primary, decay=0.9)
-    model = MutualTransport(primary, [average], ALPHA)
-    optimizer = torch.optim.SGD(model.parameter_groups(lr=0.1, auxiliary_lr=0.1), weight_decay=0.1)
-    for images, labels in batches(5, shape=(6,), dtype=torch.float64):
-        expected = [
-            0.9 * mean + 0.1 * parameter.detach()
-            for mean, parameter in zip(expected, primary.parameters(), strict=True)
-        ]
-        optimizer.zero_grad()
-        model(images, labels=labels).loss.backward()
-        optimizer.step()
-        for mine, mean in zip(average.parameters(), expected, strict=True):
-            torch.testing.assert_close(mine, mean, rtol=0, atol=1e-12)
-
-
-# Through the engine

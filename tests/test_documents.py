@@ -1,7 +1,7 @@
 """Documents of earlier versions: the first of every schema is kept, and reads; fields may be added."""
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,6 @@ from counterpoise.metrics import Scores
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import read_predictions
 from counterpoise.recipes import Recipe
-from counterpoise.training.checkpoints import read_manifest
-from counterpoise.training.folder import RunFolder, read_environment
 from counterpoise.training.study import Search
 
 FIRST = Path(__file__).parent / "golden" / "documents"
@@ -36,25 +34,6 @@ def test_the_present_version_reads_as_it_was_first_and_nothing_of_it_is_lost(nam
     assert contains(json.loads(read(text).to_json()), json.loads(text))
 
 
-def test_the_first_version_of_a_recipe_reads_with_the_rules_of_its_time():
-    first, second = (Recipe.from_json((FIRST / f"recipe-{version}.json").read_text()) for version in (1, 2))
-    assert replace(first, initial_weights="by-seed") == second
-    assert first.initial_weights == "by-count"
-
-
-def test_the_first_version_of_a_search_reads_with_a_recipe_of_the_first():
-    first, second = (Search.from_json((FIRST / f"search-{version}.json").read_text()) for version in (1, 2))
-    assert replace(first, recipe=replace(first.recipe, initial_weights="by-seed")) == second
-    assert first.recipe.initial_weights == "by-count"
-
-
-@pytest.mark.parametrize("recipe", [None, [], "mte1"])
-def test_what_cannot_be_brought_to_the_present_version_is_refused(recipe):
-    text = json.dumps({**json.loads((FIRST / "search-1.json").read_text()), "recipe": recipe})
-    with pytest.raises(ValueError, match="search of version 1 is incomplete or malformed"):
-        Search.from_json(text)
-
-
 @pytest.mark.parametrize(
     ("name", "kind"), [("conformal-sets-1.json", ConformalSets), ("selective-threshold-1.json", SelectiveThreshold)]
 )
@@ -72,27 +51,6 @@ def test_the_first_versions_of_binary_files_read():
     assert predictions.values.shape == (8, 3)
     assert predictions.header.class_names == ("a", "b", "c")
     assert load_calibrator(FIRST / "calibrator-1.safetensors").temperature > 0
-
-
-def test_the_first_version_of_checkpoints_reads(tmp_path):
-    (tmp_path / "manifest.json").write_text((FIRST / "checkpoints-1.json").read_text())
-    assert read_manifest(tmp_path).last.step > 0
-
-
-def test_a_run_of_the_first_version_has_not_changed():
-    """Its digest was that of the whole recipe; by the present rule it is still the run that it was."""
-    run = RunFolder(FIRST / "run-1")
-    stated = json.loads(run.environment.read_text())["started"]["config_digest"]
-    assert stated != run.recipe().digest
-    assert read_environment(run).started.config_digest == run.recipe().digest
-
-
-def test_a_run_of_the_first_version_whose_recipe_was_edited_has_changed(tmp_path):
-    run = RunFolder(tmp_path)
-    run.environment.write_text((FIRST / "run-1" / "environment.json").read_text())
-    document = json.loads((FIRST / "run-1" / "config.json").read_text())
-    run.config.write_text(json.dumps(document | {"epochs": document["epochs"] + 1}))
-    assert read_environment(run).started.config_digest != run.recipe().digest
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,19 @@ import pytest
 import torch
 from torch import nn
 
-from counterpoise import MutualTransport, SupervisedObjective
+from counterpoise import SupervisedObjective
 from counterpoise.cli import parse
 from counterpoise.cli.evaluate import Evaluate
 from counterpoise.data import Images, resolve
 from counterpoise.data.tables import AmbiguousTableError, read_table, require_files
 from counterpoise.functional.losses import cross_entropy
 from counterpoise.monitoring import begin, update
-from counterpoise.objectives import MovingAverage
 from counterpoise.predictions import read_predictions
 from counterpoise.recipes import OptimizerOptions
 from counterpoise.recipes.catalog import finetune
 from counterpoise.recipes.ranges import parse_range
 from counterpoise.training import ObjectiveModule, from_images, named_data, predicted_shards, train, write_shards
 from counterpoise.training.data import require_evaluable, require_same_kind
-from counterpoise.training.optimizers import parameter_groups
 from counterpoise.training.preflight import passed_over
 from odd_images import photos
 from runs import small_recipe
@@ -77,15 +75,6 @@ def test_an_optimizer_that_is_none_is_refused_before_there_is_a_folder(tmp_path)
     with pytest.raises(ValueError, match="there is no optimizer 'adm'"):
         train(replace(recipe, optimizer=replace(recipe.optimizer, name="adm")), tmp_path / "run", data=None)
     assert not (tmp_path / "run").exists()
-
-
-def test_models_that_learn_nothing_need_no_layers():
-    timm = pytest.importorskip("timm")
-    network = timm.create_model("test_resnet.r160_in1k", pretrained=False)
-    objective = MutualTransport(network, [MovingAverage(network)], alpha=0.8)
-    groups = parameter_groups(objective, finetune().optimizer)
-    learning = {id(each) for group in groups for each in group["params"] if each.requires_grad}
-    assert learning == {id(each) for each in network.parameters()}
 
 
 def test_what_was_frozen_by_hand_stays_frozen():

@@ -1,6 +1,6 @@
 """Modules that take a batch and return one scalar loss, the logits and named parts, over any models."""
 
-from counterpoise.objectives.auxiliaries import Cached, MovingAverage, OnDevice, OwnView, Seldom, Smaller, Step
+from counterpoise.objectives.auxiliaries import Cached, OwnView, Seldom, Step
 from counterpoise.objectives.deep_mutual_learning import DeepMutualLearning
 from counterpoise.objectives.kept import KeptPredictions
 from counterpoise.objectives.mutual_transport import MutualTransport
@@ -20,11 +20,9 @@ __all__ = [
     "Link",
     "Loss",
     "LossSum",
-    "MovingAverage",
     "MutualTransport",
     "Objective",
     "ObjectiveOutput",
-    "OnDevice",
     "OwnView",
     "Remote",
     "RemoteAuxiliary",
@@ -32,7 +30,6 @@ __all__ = [
     "Seldom",
     "SelfDistillation",
     "SharedTrunk",
-    "Smaller",
     "Step",
     "SupervisedObjective",
     "assign_roles",

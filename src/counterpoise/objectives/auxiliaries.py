@@ -1,11 +1,10 @@
 """Kinds of auxiliaries: what each is shown of a training step, and the cheaper ways to answer.
 
 Only logits couple an auxiliary to the primary, and the primary takes them as constants. So an auxiliary may train on
-some steps only, see smaller images, answer from memory, or be no network of its own. Each kind below is a module around
+some steps only, answer from memory, or see another view. Each kind below is a module around
 another auxiliary, and they can be nested: `Seldom(SharedTrunk(network, after="layer2"), every=4)`.
 """
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
-from torch.utils import _pytree
 
 from counterpoise.objectives.kept import KeptPredictions, packed, require_ids, unpacked
 from counterpoise.objectives.models import call_for_logits, network_in, require_model
@@ -91,7 +88,7 @@ class _Around(nn.Module):
 
 
 class Seldom(_Around):
-    """An auxiliary that learns from every `every`-th step alone, or from a share of each batch; it teaches on all.
+    """An auxiliary that learns from every `every`-th step alone, and teaches on all.
 
     Where it does not learn it needs no backward pass: of an auxiliary as large as the primary, `every=4` saves half.
 
@@ -100,7 +97,6 @@ class Seldom(_Around):
         every: it learns from the first step, and from every so many after it. A step is a call: where gradients of
             several batches are accumulated, it counts batches. Under DDP, `find_unused_parameters=True` allows for
             the steps on which it does not learn.
-        share: of the samples of a batch that it learns from, the first ones; its gradient is their weighted mean.
 
     >>> auxiliary, images = Seldom(nn.Linear(4, 3), every=2), torch.zeros(2, 4)
     >>> step = Step((images,), {}, nn.Linear(4, 3), torch.zeros(2, 3), {})
@@ -108,34 +104,20 @@ class Seldom(_Around):
     [True, False, True, False]
     """
 
-    def __init__(self, auxiliary: nn.Module, *, every: int = 1, share: float = 1.0) -> None:
+    def __init__(self, auxiliary: nn.Module, *, every: int) -> None:
         super().__init__(auxiliary)
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
-        if not 0 < share <= 1:
-            raise ValueError(f"share must be above 0 and at most 1, got {share}")
-        if share < 1 and features_of(auxiliary):
-            raise ValueError("an auxiliary that shares the primary's trunk takes whole batches; use every, not share")
         self.every = every
-        self.share = share
         self.steps = 0
 
     def forward(self, step: Step) -> Tensor:
         """Logits of the whole batch; with a gradient where the auxiliary learns."""
         learns, self.steps = self.steps == 0, (self.steps + 1) % self.every
-        if not learns:
-            with torch.no_grad():
-                return logits_of(self.auxiliary, step)
-        count = len(step.logits)
-        learning = max(1, round(self.share * count))
-        if learning >= count:
+        if learns:
             return logits_of(self.auxiliary, step)
-        own = logits_of(self.auxiliary, _rows(step, slice(None, learning), count=count))
         with torch.no_grad():
-            others = logits_of(self.auxiliary, _rows(step, slice(learning, None), count=count))
-        constant = own.detach()
-        # The same values with a steeper gradient: the loss divides by all samples, and this is the mean over some.
-        return torch.cat([constant + (own - constant) * _whole_over_part(step, learning), others])
+            return logits_of(self.auxiliary, step)
 
     def get_extra_state(self) -> Tensor:
         """The steps since it last learned, for checkpoints."""
@@ -195,61 +177,6 @@ class Cached(_Around):
         self.kept.load_state_dict(found)
 
 
-class MovingAverage(nn.Module):
-    """The exponential moving average of the primary as an auxiliary that learns nothing (a mean teacher).
-
-    It is moved towards the primary before it answers, once a step. Tarvainen and Valpola, NeurIPS 2017.
-
-    Args:
-        primary: of which it begins as a copy.
-        decay: share of itself that it keeps in a step.
-    """
-
-    takes_step = True
-
-    def __init__(self, primary: nn.Module, *, decay: float = 0.99) -> None:
-        super().__init__()
-        require_model(primary, name="primary")
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay must be at least 0 and below 1, got {decay}")
-        self.average = copy.deepcopy(primary).requires_grad_(False)
-        self.decay = decay
-
-    @torch.no_grad()
-    def forward(self, step: Step) -> Tensor:
-        """Logits of the average."""
-        for mine, theirs in zip(self.average.parameters(), step.primary.parameters(), strict=True):
-            mine.lerp_(theirs.to(mine), 1 - self.decay)
-        return call_for_logits(self.average, step.inputs, step.named_inputs)
-
-
-class Smaller(_Around):
-    """An auxiliary that sees images at a fraction of their side: at 0.5, a quarter of the work.
-
-    Args:
-        auxiliary: a model that takes images of any size.
-        scale: of height and width.
-    """
-
-    def __init__(self, auxiliary: nn.Module, *, scale: float = 0.5) -> None:
-        super().__init__(auxiliary)
-        if not 0 < scale < 1:
-            raise ValueError(f"scale must be between 0 and 1, got {scale}")
-        if features_of(auxiliary):
-            raise ValueError(
-                "an auxiliary that shares the primary's trunk does not see images; it cannot have smaller ones"
-            )
-        self.scale = scale
-
-    def forward(self, step: Step) -> Tensor:
-        """Logits of the smaller images `[b, C, scale H, scale W]`."""
-        return logits_of(self.auxiliary, _with_images(step, self._smaller))
-
-    def _smaller(self, images: Tensor) -> Tensor:
-        shape = [max(1, round(self.scale * length)) for length in images.shape[-2:]]
-        return F.interpolate(images, size=shape, mode="area")
-
-
 class OwnView(_Around):
     """An auxiliary that sees an augmented view of its own of each batch.
 
@@ -269,75 +196,10 @@ class OwnView(_Around):
         return logits_of(self.auxiliary, _with_images(step, self.view))
 
 
-class OnDevice(_Around):
-    """An auxiliary on a device of its own: batches go there, logits `[b, K]` come back, gradients find their way.
-
-    Args:
-        auxiliary: any that sees the inputs. It stays on the device wherever the whole objective is moved.
-        device: such as `cuda:1`.
-    """
-
-    def __init__(self, auxiliary: nn.Module, *, device: torch.device | str) -> None:
-        super().__init__(auxiliary)
-        self.device = torch.device(device)
-        self.auxiliary.to(self.device)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OnDevice":  # noqa: FBT001
-        def kept_here(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return moved if moved.device == self.device else tensor.to(self.device, moved.dtype)
-
-        super()._apply(kept_here, recurse)  # type: ignore[no-untyped-call]
-        return self
-
-    def forward(self, step: Step) -> Tensor:
-        """Logits, on the device of the primary's."""
-
-        def moved(value: Any) -> Any:
-            # A copy to the host that nobody waits for may be read before it is there.
-            waits = self.device.type == "cpu"
-            return _pytree.tree_map_only(Tensor, lambda each: each.to(self.device, non_blocking=not waits), value)
-
-        there = replace(
-            step,
-            inputs=moved(step.inputs),
-            named_inputs=moved(dict(step.named_inputs)),
-            features=moved(dict(step.features)),
-            logits=moved(step.logits),
-            weight=moved(step.weight),
-        )
-        return logits_of(self.auxiliary, there).to(step.logits.device)
-
-
 def mirrored_at_random(images: Tensor) -> Tensor:
     """Each image `[..., W]` of a batch, or its mirror image, by chance: a view as likely as the one given."""
     flips = torch.rand(len(images), device=images.device) < 0.5
     return torch.where(flips.view(-1, *[1] * (images.ndim - 1)), images.flip(-1), images)
-
-
-def _rows(step: Step, rows: slice, *, count: int) -> Step:
-    """A part of a batch: of each input that has a row for each sample, those rows."""
-
-    def taken(value: Any) -> Any:
-        is_batched = isinstance(value, Tensor) and value.ndim > 0 and len(value) == count
-        return value[rows] if is_batched else value
-
-    return replace(
-        step,
-        inputs=tuple(taken(each) for each in step.inputs),
-        named_inputs={name: taken(each) for name, each in step.named_inputs.items()},
-        logits=step.logits[rows],
-        ids=None if step.ids is None else step.ids[rows],
-        weight=None if step.weight is None else step.weight[rows],
-    )
-
-
-def _whole_over_part(step: Step, learning: int) -> Tensor | float:
-    """What a batch counts over what its first samples do; 0 where those count nothing."""
-    if step.weight is None:
-        return len(step.logits) / learning
-    part = step.weight[:learning].sum()
-    return torch.where(part > 0, step.weight.sum() / part, 0.0)
 
 
 def _with_images(step: Step, change: Callable[[Tensor], Tensor]) -> Step:

@@ -40,8 +40,7 @@ class MutualTransport(nn.Module):
     Args:
         primary: the model to ship; returns logits `[..., K]`, or an object or mapping with `logits`.
         auxiliaries: any number of models with logits of the same shape, or kinds of `counterpoise.objectives` that cost
-            less: `SharedTrunk`, `Seldom`, `Cached`, `Smaller`, `OwnView`, `MovingAverage`, `OnDevice`; or `Remote`,
-            which other processes train.
+            less: `SharedTrunk`, `Seldom`, `Cached`, `OwnView`; or `Remote`, which other processes train.
         alpha: weight of the pull towards the auxiliaries; a number, or a function of progress in [0, 1].
         ignore_index: positions with this label take no part in any term.
         process_group: over which each batch is sharded. Needed only where shards are of uneven weight.

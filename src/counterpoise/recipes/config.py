@@ -3,21 +3,19 @@
 The text below a field is its help on the command line.
 """
 
-import json
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from counterpoise._choices import SEVERITIES, TRANSFORMS
 from counterpoise._documents import from_document, to_document
 from counterpoise.models import Backbone
 from counterpoise.recipes.checks import corruption_names, negative, not_between_0_and_1, not_positive, refuse
 from counterpoise.recipes.combinations import method_problems
-from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_digest, first_name, first_value
+from counterpoise.recipes.identity import CHANGES_NO_RESULT, config_digest, first_name, first_value
 from counterpoise.recipes.methods import AUXILIARY_LR, METHODS, method_named
 from counterpoise.recipes.savings import SavingOptions, with_savings
-from counterpoise.recipes.versions import to_version_2
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,8 +67,7 @@ class DataOptions:
     """Keep each class in its proportion."""
     validation_rows: HeldOutRows | None = None
     """Which images are kept for validation: the first of all rows, shuffled by seed; or, hashed, one of each of as many
-    equal stretches, by a keyed hash, for which no rows are listed. None for shuffled in memory and hashed in a stream;
-    streams of recipes of version 1 are shuffled."""
+    equal stretches, by a keyed hash, for which no rows are listed. None is shuffled in memory, hashed in a stream."""
     unreadable: Unreadable = "refuse"
     """What becomes of images that cannot be decoded; those that are skipped are named before training."""
     pipeline: Literal["memory", "stream"] = "memory"
@@ -315,7 +312,7 @@ class Recipe:
     seed: int = 0
     """Decides the split, the initial weights, the order of images and their augmentation."""
     initial_weights: InitialWeights = field(default="by-seed", metadata=first_value("by-count"))
-    """The primary's: by the seed alone, or, as in recipes of version 1, also by the number of the method's networks."""
+    """The primary's: by the seed alone, or (by-count) also by the number of the method's networks."""
     data: DataOptions = field(default_factory=DataOptions)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     pruning: PruningOptions = field(default_factory=PruningOptions)
@@ -384,14 +381,4 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
         """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
-        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: to_version_2})
-
-
-def recipe_of_version_1(document: Mapping[str, Any]) -> Recipe:
-    """A recipe from the fields that a document of version 1 has, such as one within another document."""
-    return Recipe.from_json(json.dumps({**document, "schema": SCHEMA, "schema_version": 1}))
-
-
-def version_1_digest(document: Mapping[str, Any]) -> str:
-    """What a run with this `config.json` was named by when all of it was its identity."""
-    return first_digest(recipe_of_version_1(document), document, schema=SCHEMA)
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)

@@ -56,16 +56,6 @@ def config_digest(config: Any) -> str:
     return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()
 
 
-def first_digest(config: Any, document: Mapping[str, Any], *, schema: str) -> str:
-    """The digest by the first rule: SHA-256 of all fields that the schema's version 1 had, as indented JSON.
-
-    Runs and cells were named by it. `document` is the configuration as it was written: it says which fields there were;
-    `config` is the same as it was read, with a float wherever one is declared.
-    """
-    text = json.dumps({"schema": schema, "schema_version": 1} | _first_fields(config, document), indent=1)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _first(each: "Field[Any]") -> Any:
     if "first_value" in each.metadata:
         return each.metadata["first_value"]
@@ -74,13 +64,3 @@ def _first(each: "Field[Any]") -> Any:
 
 def _first_name(each: "Field[Any]") -> str:
     return str(each.metadata.get("first_name", each.name))
-
-
-def _first_fields(config: Any, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a dataclass, and of those in it, the fields that a document has, by their first names."""
-    found = {_first_name(each): getattr(config, each.name) for each in fields(config)}
-    return {
-        name: _first_fields(value, document[name]) if is_dataclass(value) else value
-        for name, value in found.items()
-        if name in document
-    }

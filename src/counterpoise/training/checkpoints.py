@@ -70,9 +70,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.exists():
         return Manifest()
     try:
-        found = from_document(
-            Manifest, read_text(path), schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: _to_version_2}
-        )
+        found = from_document(Manifest, read_text(path), schema=SCHEMA, version=SCHEMA_VERSION)
         for name in found.files:
             if not re.fullmatch(r"step-\d+\.ckpt", name):
                 raise ValueError(f"it names {name!r}, which is no checkpoint")
@@ -86,15 +84,6 @@ def vouched_files(path: Path) -> dict[str, str]:
     entries = read_manifest(path.parent).entries
     within = {entry.file: f"{entry.file}/{PARTS}" for entry in entries if (path.parent / entry.file).is_dir()}
     return {within.get(entry.file, entry.file): entry.sha256 for entry in entries}
-
-
-def _to_version_2(document: dict[str, Any]) -> dict[str, Any]:
-    """With metrics that are called so."""
-
-    def renamed(entry: dict[str, Any]) -> dict[str, Any]:
-        return {("metric" if name == "measure" else name): value for name, value in entry.items()}
-
-    return {name: entry and renamed(entry) for name, entry in document.items()}
 
 
 def require_own(folder: Path, *, recipes: Collection[str], member: int) -> None:

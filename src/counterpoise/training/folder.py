@@ -22,9 +22,8 @@ from counterpoise._digests import SUMS, inside, require_within
 from counterpoise._documents import from_document, to_document
 from counterpoise._extras import installed_version
 from counterpoise._files import FilePath, replacing, write_text
-from counterpoise._json import parsed
 from counterpoise._locks import acquired, lock_of
-from counterpoise.recipes.config import Allowance, Recipe, ValidationMetric, version_1_digest
+from counterpoise.recipes.config import Allowance, Recipe, ValidationMetric
 from counterpoise.recipes.methods import METHODS, method_named
 
 SCHEMA, SCHEMA_VERSION = "counterpoise.environment", 1
@@ -341,30 +340,15 @@ def read_environment(folder: RunFolder) -> Environment:
     """The conditions of a run so far."""
     try:
         text = read_text(folder.environment)
-        environment = from_document(Environment, text, schema=SCHEMA, version=SCHEMA_VERSION)
+        return from_document(Environment, text, schema=SCHEMA, version=SCHEMA_VERSION)
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder.environment}: {error}") from None
-    return _with_present_digests(environment, folder) if folder.config.is_file() else environment
 
 
 def recipes_of(folder: RunFolder) -> list[str]:
     """Digests of the recipes that a run was started and resumed with."""
     environment = read_environment(folder)
     return [each.config_digest for each in (environment.started, *environment.resumed)]
-
-
-def _with_present_digests(environment: Environment, folder: RunFolder) -> Environment:
-    """The digest of the configuration by the present rule, where it is that of the first, of all fields."""
-    recipe = folder.recipe()
-    document = parsed(folder.config.read_text())
-    if document["schema_version"] > 1:
-        return environment
-    first = version_1_digest(document)
-
-    def renewed(conditions: Conditions) -> Conditions:
-        return replace(conditions, config_digest=recipe.digest) if conditions.config_digest == first else conditions
-
-    return Environment(renewed(environment.started), [renewed(each) for each in environment.resumed])
 
 
 def differences(before: Conditions, now: Conditions) -> dict[Allowance, str]:

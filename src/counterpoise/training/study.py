@@ -32,7 +32,6 @@ from counterpoise._files import write_text
 from counterpoise._locks import Claim, claimed, holding, lock_of
 from counterpoise.recipes.config import LARGER_IS_BETTER, Recipe, ValidationMetric
 from counterpoise.recipes.ranges import Range, changed_fields, with_values
-from counterpoise.recipes.versions import recipe_to_version_2
 
 require("optuna", extra="tune", purpose="tuning")
 
@@ -107,14 +106,7 @@ class Search:
     @classmethod
     def from_json(cls, text: str) -> "Search":
         """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
-        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={1: _to_version_2})
-
-
-def _to_version_2(document: dict[str, Any]) -> dict[str, Any]:
-    """With a recipe of version 2, and metrics that are called so."""
-    found = recipe_to_version_2(document)
-    trials = [{("metrics" if name == "measures" else name): each[name] for name in each} for each in found["trials"]]
-    return {("metric" if name == "measure" else name): found[name] for name in found} | {"trials": trials}
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
 
 
 @dataclass(frozen=True)

@@ -260,20 +260,6 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Rekey:
-    """Rename the cells of a store of an earlier release, once: they are named by what can change their results."""
-
-    store: StoreFolder
-    """Folder of the runs, or of the records that were kept of them."""
-
-    def run(self) -> None:
-        """Rename, and say how many."""
-        from counterpoise_study.rekey import rekey
-
-        print(f"{self.store}: {len(rekey(self.store))} cells renamed")
-
-
-@dataclass(frozen=True)
 class Studies:
     """List the studies."""
 
@@ -291,7 +277,6 @@ Command = (
     | Annotated[Status, tyro.conf.subcommand("status")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Keep, tyro.conf.subcommand("keep")]
-    | Annotated[Rekey, tyro.conf.subcommand("rekey")]
     | Annotated[Studies, tyro.conf.subcommand("studies")]
 )
 

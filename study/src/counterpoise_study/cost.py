@@ -138,13 +138,9 @@ def _auxiliary(
     backbone: Backbone, classes: int, shape: tuple[int, int, int], savings: SavingOptions
 ) -> tuple[float, int]:
     """FLOPs of an auxiliary, or peer, for an image in a training step, as a mean over steps; and its parameters."""
-    channels, height, width = shape
-    seen = (channels, max(1, round(savings.scale * height)), max(1, round(savings.scale * width)))
-    flops, parameters = forward_flops(backbone, classes, seen, savings.trunk)
-    if savings.average is not None:
-        return flops, parameters
+    flops, parameters = forward_flops(backbone, classes, shape, savings.trunk)
     forward = 1 / savings.every if savings.cached else 1.0
-    return flops * (forward + BACKWARD * savings.share / savings.every), parameters
+    return flops * (forward + BACKWARD / savings.every), parameters
 
 
 @cache

@@ -8,7 +8,6 @@ from counterpoise.metrics.comparison import Evaluation
 from counterpoise.metrics.protocol import Estimates
 from counterpoise.metrics.scores import BinTable, GroupScores
 from counterpoise.recipes.config import Recipe
-from counterpoise.recipes.versions import recipe_to_version_2
 from counterpoise.scoring import fit_temperature, score_files
 from counterpoise.training.evaluation import ood_files, prediction_file, validation_metrics
 from counterpoise.training.folder import RunFolder
@@ -86,7 +85,7 @@ class CellRecord:
     @classmethod
     def from_json(cls, text: str) -> "CellRecord":
         """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
-        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={2: recipe_to_version_2})
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
 
 
 def record_of(run: RunFolder, *, source: str) -> CellRecord:

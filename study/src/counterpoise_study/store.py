@@ -11,18 +11,16 @@ Cells are claimed as `counterpoise._locks` says: after a killed process, the nex
 checkpoint. A commit is a line of the manifest, written under its lock after a look that there is none yet.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
 from counterpoise._addresses import read_text
 from counterpoise._digests import SUMS, changed_in, read_sums
-from counterpoise._documents import Upgrade, from_document, to_document
+from counterpoise._documents import from_document, to_document
 from counterpoise._files import write_text
 from counterpoise._locks import claimed, holding, lock_of
-from counterpoise.recipes.versions import recipe_to_version_2
 from counterpoise.training.checkpoints import read_manifest
 from counterpoise.training.folder import RunFolder
 from counterpoise_study.cells import STAGES, Progress, Task
@@ -44,19 +42,10 @@ class Contents:
         """Strict JSON."""
         return to_document(self, schema=SCHEMA, version=SCHEMA_VERSION)
 
-
-def read_contents(text: str, *, upgrades: Mapping[int, Upgrade]) -> Contents:
-    """What `to_json` wrote, or version 3, or an earlier one that `upgrades` has something for."""
-    return from_document(Contents, text, schema=SCHEMA, version=SCHEMA_VERSION, upgrades={**upgrades, 3: _to_version_4})
-
-
-def _to_version_4(document: dict[str, Any]) -> dict[str, Any]:
-    """With recipes of version 2."""
-    requests = [
-        request | {"settings": [recipe_to_version_2(setting) for setting in request["settings"]]}
-        for request in document["requests"]
-    ]
-    return document | {"requests": requests}
+    @classmethod
+    def from_json(cls, text: str) -> "Contents":
+        """Read what `to_json` wrote; anything else is a `ValueError` that names the place."""
+        return from_document(cls, text, schema=SCHEMA, version=SCHEMA_VERSION)
 
 
 class Store:
@@ -74,15 +63,9 @@ class Store:
         if not path.exists():
             raise ValueError(f"{self.path} is no store: it has no {path.name}; `counterpoise-study run` makes one")
         try:
-            return read_contents(read_text(path), upgrades={2: self._refuse_first_names})
+            return Contents.from_json(read_text(path))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-
-    def _refuse_first_names(self, _: dict[str, Any]) -> NoReturn:
-        raise ValueError(
-            "its cells are named by all of their recipes, which was the rule before version 3; "
-            f"`counterpoise-study rekey {self.path}` renames them, once"
-        )
 
     @property
     def _contents(self) -> Path:
