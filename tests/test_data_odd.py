@@ -12,8 +12,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from counterpoise.data import SETS, StreamLoader, load_images, resolve
-from counterpoise.data.corruptions import official_corrupted
+from counterpoise.data import SETS, StreamLoader, load_images, official_corrupted, resolve
 from counterpoise.data.decode import decoded
 from counterpoise.data.images import Images
 from counterpoise.recipes.catalog import RECIPES

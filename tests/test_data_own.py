@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from counterpoise.data import MemoryLoader, load_images, resolve
-from counterpoise.data.corruptions import CORRUPTIONS, corrupted
 from counterpoise.data.images import Images
 from counterpoise.recipes.catalog import RECIPES
 from counterpoise.training import named_data
+from counterpoise_study.corruptions import CORRUPTIONS, corrupted
 from test_data_sets import encoded, random_pixels, write
 
 

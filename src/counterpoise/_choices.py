@@ -87,3 +87,12 @@ def require_level(level: object) -> None:
     """Refuse what is no nominal coverage."""
     if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level!r}")
+
+
+def require_corruption(name: str, severity: int) -> None:
+    """Reject a corruption or a severity that CIFAR-C does not have."""
+    known = (*STANDARD_CORRUPTIONS, *EXTRA_CORRUPTIONS)
+    if name not in known:
+        raise ValueError(f"no corruption is called {name!r}; known are {', '.join(known)}")
+    if severity not in SEVERITIES:
+        raise ValueError(f"the severity must be one of {SEVERITIES}, got {severity!r}")

@@ -37,6 +37,21 @@ def require_installed(*modules: str, extra: str, purpose: str) -> None:
         raise ImportError(f"{purpose} needs {', '.join(missing)}: pip install 'counterpoise[{extra}]'")
 
 
+def offered(group: str, *, package: str, purpose: str) -> Any:
+    """Load what another package offers as an entry point, or say which package to install.
+
+    >>> offered("counterpoise.nothing", package="no-such-package", purpose="nothing")
+    Traceback (most recent call last):
+    ...
+    ImportError: nothing needs no-such-package: pip install no-such-package
+    """
+    from importlib.metadata import entry_points  # slow to import
+
+    for found in entry_points(group=group):
+        return found.load()
+    raise ImportError(f"{purpose} needs {package}: pip install {package}")
+
+
 def view(name: View) -> Callable[..., Any]:
     """A function of `counterpoise.report.views`, loaded as any extra is: nothing below `report` imports it."""
     views = require("counterpoise.report.views", extra="report", purpose="showing results")

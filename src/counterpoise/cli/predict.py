@@ -44,7 +44,8 @@ class Predict:
     unreadable: Unreadable | None = None
     """What becomes of images that cannot be decoded: those that are skipped are named; by default as in training."""
     corruptions: tuple[str, ...] = ()
-    """CIFAR-C-style corruptions to predict too; `standard` for the usual 15, `all` for 19."""
+    """CIFAR-C-style corruptions to predict too; `standard` for the usual 15, `all` for 19. Needs the package
+    counterpoise-study."""
     raw: Flag = False
     """Give logits before temperature scaling; by default a run's are divided by the temperature that ships."""
     device: str | None = None

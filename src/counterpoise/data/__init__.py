@@ -1,4 +1,4 @@
-"""Data sets by name or path, splits, augmentation, corruptions.
+"""Data sets by name or path, splits, augmentation.
 
 What needs torch is loaded when it is used, and so is what decodes images or reaches the hub.
 """
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from counterpoise.data.holding_out import hold_out, hold_out_hashed
     from counterpoise.data.images import Images, load_images
     from counterpoise.data.memory import Batch, MemoryLoader
+    from counterpoise.data.official_corruptions import official_corrupted
     from counterpoise.data.stream import StreamLoader, sample_ids
     from counterpoise.data.tars import index_shards
     from counterpoise.data.transforms import Mixing, Transforms
@@ -25,6 +26,7 @@ else:
             "holding_out": "hold_out hold_out_hashed",
             "images": "Images load_images",
             "memory": "Batch MemoryLoader",
+            "official_corruptions": "official_corrupted",
             "stream": "StreamLoader sample_ids",
             "tars": "index_shards",
             "transforms": "Mixing Transforms",
@@ -47,6 +49,7 @@ __all__ = [
     "index_shards",
     "load_images",
     "normalised",
+    "official_corrupted",
     "resolve",
     "sample_ids",
 ]

@@ -267,7 +267,8 @@ class EvaluationOptions:
     ood: tuple[str, ...] = ()
     """Data sets of OOD images, by name or path; those that are not divided into splits are taken whole."""
     corruptions: tuple[str, ...] = ()
-    """CIFAR-C-style corruptions of the test images, by name; `standard` for the usual 15, `all` for 19."""
+    """CIFAR-C-style corruptions of the test images, by name; `standard` for the usual 15, `all` for 19. Needs the
+    package counterpoise-study."""
     severities: tuple[int, ...] = (1, 2, 3, 4, 5)
     """Severities of the corruptions."""
     corrupted_images: int | None = None

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from counterpoise._addresses import as_path
 from counterpoise._digests import digest_path, is_vouched
+from counterpoise._extras import offered
 from counterpoise._files import FilePath, write_text
 from counterpoise.calibrators import FitState
 from counterpoise.data.chunks import class_places
-from counterpoise.data.corruptions import corrupted
 from counterpoise.data.holding_out import limited
 from counterpoise.data.images import Images
 from counterpoise.data.memory import MemoryLoader
@@ -282,4 +282,10 @@ def _corrupted_count(images: Images, options: EvaluationOptions) -> int:
 
 def _corrupted(images: Images, corruption: str, severity: int, recipe: Recipe) -> Images:
     part = images.take(limited(len(images), recipe.evaluation.corrupted_images, spread=recipe.data.spread))
-    return replace(part, pixels=corrupted(part.pixels, corruption, severity, seed=0, ids=part.ids))
+    pixels = corruptions_of_study().corrupted(part.pixels, corruption, severity, seed=0, ids=part.ids)
+    return replace(part, pixels=pixels)
+
+
+def corruptions_of_study() -> Any:
+    """The module that corrupts images, which is part of another distribution."""
+    return offered("counterpoise.corruptions", package="counterpoise-study", purpose="corrupting images")

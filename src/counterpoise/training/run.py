@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from counterpoise.data.corruptions import require_corruptible
 from counterpoise.export.weights import export_weights
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.models import Normalisation, require_same_images
@@ -33,7 +32,7 @@ from counterpoise.training.engine import (
     require_devices,
     threads_kept,
 )
-from counterpoise.training.evaluation import evaluate_run
+from counterpoise.training.evaluation import corruptions_of_study, evaluate_run
 from counterpoise.training.folder import (
     Conditions,
     RunFolder,
@@ -197,7 +196,7 @@ def _prepared(
     require_made_for(recipe, data)
     images = data.example
     if recipe.evaluation.corruptions:
-        require_corruptible(images.pixels.shape[1:])
+        corruptions_of_study().require_corruptible(images.pixels.shape[1:])
     if named and is_first_process():
         for note in data.notes:
             say(note)

@@ -18,7 +18,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from counterpoise.data.corruptions import STANDARD, corrupted
 from counterpoise.data.images import Images
 from counterpoise.models import Backbone, build_model
 from counterpoise.models.backbone import RANDOM
@@ -27,6 +26,7 @@ from counterpoise.recipes.methods import METHODS
 from counterpoise.training.data import from_images
 from counterpoise.training.folder import RunFolder
 from counterpoise_study.cells import Stage
+from counterpoise_study.corruptions import STANDARD, corrupted
 from counterpoise_study.cost import BACKWARD, counted, forward_flops, networks_of, shape_of, training_flops, work_of
 from counterpoise_study.record import record_of
 from counterpoise_study.requests import Request

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.data.corruptions.draws import Draws
+from counterpoise_study.corruptions.draws import Draws
 
 _SIDE, _TEXTURES, _FERNS = 256, 5, 100
 _SHADE, _ICE = (0.10, 0.15, 0.21), (0.94, 0.97, 1.0)

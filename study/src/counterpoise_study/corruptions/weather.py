@@ -5,9 +5,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from counterpoise._extras import require
-from counterpoise.data.corruptions.draws import Draws
-from counterpoise.data.corruptions.filters import correlated, line_blurred, separable, smoothed, zoom_matrix
-from counterpoise.data.corruptions.levels import quantised
+from counterpoise_study.corruptions.draws import Draws
+from counterpoise_study.corruptions.filters import correlated, line_blurred, separable, smoothed, zoom_matrix
+from counterpoise_study.corruptions.levels import quantised
 
 _LUMA = (0.299, 0.587, 0.114)
 _WATER, _MUD = (175 / 255, 238 / 255, 238 / 255), (63 / 255, 42 / 255, 20 / 255)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.data.corruptions.cifar_c import SEVERITIES, require_known
+from counterpoise._choices import SEVERITIES, require_corruption
 
 
 def official_corrupted(folder: str | Path, corruption: str, severity: int) -> tuple[Tensor, Tensor]:
@@ -16,7 +16,7 @@ def official_corrupted(folder: str | Path, corruption: str, severity: int) -> tu
     `<corruption>.npy` holds all images at severity 1, then at 2, and so on, `[5 n, height, width, 3]`; `labels.npy` a
     label for each. Only the rows that are asked for are read.
     """
-    require_known(corruption, severity)
+    require_corruption(corruption, severity)
     images_file, labels_file = Path(folder) / f"{corruption}.npy", Path(folder) / "labels.npy"
     images, labels = _mapped(images_file), _mapped(labels_file)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or len(images) % len(SEVERITIES):

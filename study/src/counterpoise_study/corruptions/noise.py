@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from counterpoise.data.corruptions.draws import Draws
+from counterpoise_study.corruptions.draws import Draws
 
 
 def gaussian_noise(images: Tensor, draws: Draws, deviation: float) -> Tensor:

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy import ndimage
 
-from counterpoise.data.corruptions import CORRUPTIONS, EXTRA, SEVERITIES, STANDARD, corrupted, official_corrupted
-from counterpoise.data.corruptions.digital import elastic_transform
-from counterpoise.data.corruptions.draws import Draws
-from counterpoise.data.corruptions.filters import line_blurred
-from counterpoise.data.corruptions.frost_textures import textures
-from counterpoise.data.corruptions.weather import plasma
+from counterpoise.data import official_corrupted
+from counterpoise_study.corruptions import CORRUPTIONS, EXTRA, SEVERITIES, STANDARD, corrupted
+from counterpoise_study.corruptions.digital import elastic_transform
+from counterpoise_study.corruptions.draws import Draws
+from counterpoise_study.corruptions.filters import line_blurred
+from counterpoise_study.corruptions.frost_textures import textures
+from counterpoise_study.corruptions.weather import plasma
 
 RANDOM = set(CORRUPTIONS) - {
     "brightness", "contrast", "defocus_blur", "gaussian_blur", "jpeg_compression", "pixelate", "saturate", "zoom_blur",

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from counterpoise._choices import SEVERITIES as SEVERITIES
-from counterpoise.data.corruptions.blur import defocus_blur, gaussian_blur, glass_blur, motion_blur, zoom_blur
-from counterpoise.data.corruptions.digital import (
+from counterpoise._choices import require_corruption
+from counterpoise_study.corruptions.blur import defocus_blur, gaussian_blur, glass_blur, motion_blur, zoom_blur
+from counterpoise_study.corruptions.digital import (
     brightness,
     contrast,
     elastic_transform,
@@ -16,11 +17,11 @@ from counterpoise.data.corruptions.digital import (
     pixelate,
     saturate,
 )
-from counterpoise.data.corruptions.draws import Draws
-from counterpoise.data.corruptions.frost_textures import frost
-from counterpoise.data.corruptions.levels import quantised
-from counterpoise.data.corruptions.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
-from counterpoise.data.corruptions.weather import fog, snow, spatter
+from counterpoise_study.corruptions.draws import Draws
+from counterpoise_study.corruptions.frost_textures import frost
+from counterpoise_study.corruptions.levels import quantised
+from counterpoise_study.corruptions.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
+from counterpoise_study.corruptions.weather import fog, snow, spatter
 
 TITLE = "CIFAR-C-style"
 """What tables call it: the published constants, but not the published pixels."""
@@ -90,14 +91,6 @@ CORRUPTIONS: Mapping[str, Corruption] = {
 }
 
 
-def require_known(corruption: str, severity: int) -> None:
-    """`ValueError` if there is no such corruption or severity."""
-    if corruption not in CORRUPTIONS:
-        raise ValueError(f"no corruption is called {corruption!r}; known are {', '.join(CORRUPTIONS)}")
-    if severity not in SEVERITIES:
-        raise ValueError(f"the severity must be one of {SEVERITIES}, got {severity!r}")
-
-
 def require_corruptible(shape: Sequence[int]) -> None:
     """`ValueError` if images of this shape, `[C, H, W]`, cannot be corrupted."""
     channels, height, width = shape
@@ -129,7 +122,7 @@ def corrupted(pixels: Tensor, corruption: str, severity: int, *, seed: int, ids:
     >>> corrupted(grey, "brightness", 5, seed=0)[0, :, 0, 0]
     tensor([204, 204, 204], dtype=torch.uint8)
     """
-    require_known(corruption, severity)
+    require_corruption(corruption, severity)
     if pixels.dtype != torch.uint8 or pixels.ndim != 4:
         raise ValueError(f"pixels must be uint8 of shape [n, 3, size, size], got {pixels.dtype} {list(pixels.shape)}")
     require_corruptible(pixels.shape[1:])

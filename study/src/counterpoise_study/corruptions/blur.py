@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from counterpoise.data.corruptions.draws import Draws
-from counterpoise.data.corruptions.filters import (
+from counterpoise_study.corruptions.draws import Draws
+from counterpoise_study.corruptions.filters import (
     correlated,
     gathered,
     line_blurred,
@@ -16,7 +16,7 @@ from counterpoise.data.corruptions.filters import (
     smoothed,
     zoom_matrix,
 )
-from counterpoise.data.corruptions.levels import quantised
+from counterpoise_study.corruptions.levels import quantised
 
 
 def gaussian_blur(images: Tensor, _draws: Draws, deviation: float) -> Tensor:

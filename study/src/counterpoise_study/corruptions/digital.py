@@ -8,10 +8,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from counterpoise._extras import require
-from counterpoise.data.corruptions.draws import Draws
-from counterpoise.data.corruptions.filters import gaussian_matrix, separable
-from counterpoise.data.corruptions.levels import quantised
 from counterpoise.data.decode import open_image
+from counterpoise_study.corruptions.draws import Draws
+from counterpoise_study.corruptions.filters import gaussian_matrix, separable
+from counterpoise_study.corruptions.levels import quantised
 
 
 def contrast(images: Tensor, _draws: Draws, factor: float) -> Tensor:

@@ -1,8 +1,8 @@
-"""The 19 corruptions of CIFAR-C at five severities: made here ("CIFAR-C-style"), or read from the published files."""
+"""The 19 corruptions of CIFAR-C at five severities: made here, "CIFAR-C-style"."""
 
 from counterpoise._choices import EXTRA_CORRUPTIONS as EXTRA
 from counterpoise._choices import STANDARD_CORRUPTIONS as STANDARD
-from counterpoise.data.corruptions.cifar_c import (
+from counterpoise_study.corruptions.cifar_c import (
     CORRUPTIONS,
     SEVERITIES,
     TITLE,
@@ -10,7 +10,6 @@ from counterpoise.data.corruptions.cifar_c import (
     corrupted,
     require_corruptible,
 )
-from counterpoise.data.corruptions.official import official_corrupted
 
 __all__ = [
     "CORRUPTIONS",
@@ -20,6 +19,5 @@ __all__ = [
     "TITLE",
     "Corruption",
     "corrupted",
-    "official_corrupted",
     "require_corruptible",
 ]
