@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import counterpoise
+from counterpoise._choices import LOGARITHM_FACTORS
 from counterpoise.calibrators import IsotonicRegression, TemperatureScaling
 from counterpoise.metrics import ScoreState, compare
 from counterpoise.scoring import score_files
@@ -228,3 +229,16 @@ def test_only_a_zero_among_decimals_was_rounded(dtype, row, log):
     assert any(notice.startswith("the label of 1 rows has the probability 0") for notice in scores.source.notices)
     scores = counterpoise.evaluate(logits=np.array([[0, 0, -np.inf], [0, 0, 1]], dtype), labels=[2, 2])
     assert scores["nll"].value == math.inf
+
+
+@pytest.mark.parametrize(("name", "factor"), LOGARITHM_FACTORS.items())
+def test_log_probabilities_to_another_base_are_noted_where_logits_are_expected(name, factor):
+    logarithms = np.random.default_rng(0).normal(size=(40, 4))
+    logarithms -= np.log(np.exp(logarithms).sum(-1, keepdims=True))
+    labels = np.arange(40) % 4
+    (notice,) = counterpoise.evaluate(logits=logarithms / factor, labels=labels).source.notices
+    assert f"log-probabilities {name} do" in notice
+    assert f"{factor:.7g}" in notice
+    assert not counterpoise.evaluate(logits=logarithms, labels=labels).source.notices
+    mixed = np.concatenate([logarithms / factor, logarithms[:1]])
+    assert not counterpoise.evaluate(logits=mixed, labels=np.append(labels, 0)).source.notices

@@ -1,5 +1,6 @@
 """Defaults, names and limits of options: here, because the command line checks them before torch is imported."""
 
+import math
 from typing import Literal, get_args
 
 DEFAULT_BINS = 15
@@ -45,6 +46,15 @@ EXTRA_CORRUPTIONS: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter
 """Published for choosing hyper-parameters without a look at the standard ones."""
 
 SEVERITIES = (1, 2, 3, 4, 5)
+
+LOGARITHM_FACTORS = {
+    "to base 2": math.log(2),
+    "to base 10": math.log(10),
+    "negative": -1.0,
+    "negative, to base 2": -math.log(2),
+    "negative, to base 10": -math.log(10),
+}
+"""What log-probabilities may be, and the factor that makes natural logarithms of them."""
 
 TRANSFORMS: tuple[str, ...] = (
     "RandomResizedCrop",

@@ -7,13 +7,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
 
 from counterpoise._arrays import as_tensor, column_names, dtype_name
 from counterpoise._blocks import rows_at_a_time
+from counterpoise._choices import LOGARITHM_FACTORS
 from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES, confidence_score
 from counterpoise.functional.reduction import upcast
 from counterpoise.metrics.labels import label_indices, label_texts
@@ -21,6 +22,7 @@ from counterpoise.metrics.outputs import in_class_order, require_same_rows
 
 Kind = Literal["logits", "probabilities", "confidence"]
 
+PROBABILITIES: Final = "probabilities"
 SUM_TOLERANCE = 0.05
 """How far from 1 a row of probabilities may sum, arithmetic aside; beyond, it is rejected. It is what rounding can do
 to ten classes of two decimals, or a hundred of three."""
@@ -48,7 +50,7 @@ class PredictionBatch:
             beside a confidence alone.
         in_distribution: `[n]` boolean, or None.
         renormalised: rows whose probabilities were rounded, and summed to 1 only after this.
-        seem_probabilities: whether these are logits, and each row lies in [0, 1] and sums to 1.
+        seem: what else than logits the rows of logits could be: `PROBABILITIES`, or a key of `LOGARITHM_FACTORS`.
     """
 
     probabilities: Tensor
@@ -57,7 +59,7 @@ class PredictionBatch:
     log_label: Tensor | None
     in_distribution: Tensor | None
     renormalised: int = 0
-    seem_probabilities: bool = False
+    seem: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.probabilities)
@@ -329,9 +331,17 @@ def _from_logits(logits: Tensor, labels: Tensor | None, inside: Tensor | None, r
         # log p_y = z_y - z_max + log p_max: as exact as a log-softmax, of one column instead of K.
         of_label = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
         log_label = of_label - largest + probabilities.amax(-1).log()
-    # Most logits are told from probabilities by their first row.
-    seem_probabilities = _sum_to_one(logits[:1]) and _sum_to_one(logits)
-    return PredictionBatch(probabilities, labels, logits, log_label, inside, seem_probabilities=seem_probabilities)
+    return PredictionBatch(probabilities, labels, logits, log_label, inside, seem=_other_readings(logits))
+
+
+def _other_readings(logits: Tensor) -> frozenset[str]:
+    """What each row of logits could be instead. The first row rules out nearly all readings of nearly all logits."""
+    found = {
+        name
+        for name, factor in LOGARITHM_FACTORS.items()
+        if all(_sum_to_one(torch.exp(factor * rows)) for rows in (logits[:1], logits))
+    }
+    return frozenset(found | {PROBABILITIES} if all(map(_sum_to_one, (logits[:1], logits))) else found)
 
 
 def _sum_to_one(rows: Tensor) -> bool:

@@ -16,6 +16,7 @@ from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
+from counterpoise._choices import LOGARITHM_FACTORS
 from counterpoise._documents import CHANGED, DIGEST
 from counterpoise._files import content_digest, is_content_changed, read_safetensors, replacing
 from counterpoise._json import parsed
@@ -30,7 +31,7 @@ from counterpoise.metrics.columns import (
     require_few_groups,
 )
 from counterpoise.metrics.headline import Headline, accumulate, fits, measurable
-from counterpoise.metrics.inputs import SUM_TOLERANCE, PredictionBatch, prediction_table
+from counterpoise.metrics.inputs import PROBABILITIES, SUM_TOLERANCE, PredictionBatch, prediction_table
 from counterpoise.metrics.jackknife import with_intervals_of_ids
 from counterpoise.metrics.keys import Keys, jackknife_group, sample_keys
 from counterpoise.metrics.options import ScoreOptions
@@ -70,7 +71,7 @@ class ScoreState:
         self.clean, self.corrupted = (Headline(classes=classes, options=self.options) for _ in range(2))
         self.groups: dict[GroupKey, list[Sums]] = {}
         self.unlabelled = self.corrupted_samples = self.renormalised = self.impossible = 0
-        self.seem_probabilities = True
+        self.seem = frozenset({PROBABILITIES, *LOGARITHM_FACTORS})
         self.names: dict[str, dict[str, None]] = {}
         self._numbered = 0
 
@@ -153,7 +154,7 @@ class ScoreState:
         codes = group_codes(groups, index)
         self.renormalised += batch.renormalised
         self.impossible += batch.impossible()
-        self.seem_probabilities &= batch.seem_probabilities
+        self.seem &= batch.seem
         self.corrupted_samples += int(corrupted.sum())
         if not corrupted.all():
             self.clean.add(_taken(batch, ~corrupted), keys[~corrupted], codes[~corrupted], options=self.options)
@@ -194,7 +195,7 @@ class ScoreState:
         self.unlabelled += other.unlabelled
         self.renormalised += other.renormalised
         self.impossible += other.impossible
-        self.seem_probabilities &= other.seem_probabilities
+        self.seem &= other.seem
         self.corrupted_samples += other.corrupted_samples
         self._numbered += other._numbered
         for column, values in other.names.items():
@@ -236,11 +237,17 @@ class ScoreState:
                 f"the label of {self.impossible:,} rows has the probability 0: the NLL takes 1 / 2e of the last "
                 "decimal for what was rounded to it, and is infinite if nothing was; write more digits, or write logits"
             )
-        if self.samples and self.seem_probabilities:
+        if self.samples and PROBABILITIES in self.seem:
             found.append(
                 "every row of logits lies in [0, 1] and sums to 1, as probabilities do; if they are some, pass "
                 "probabilities= (on the command line, --probabilities and the same columns)"
             )
+        found += [
+            f"every row of logits sums to 1 as log-probabilities {name} do; if they are some, multiply them by "
+            f"{LOGARITHM_FACTORS[name]:.7g}"
+            for name in sorted(self.seem - {PROBABILITIES})
+            if self.samples
+        ]
         if self.classes == 1:
             found.append(
                 "only the confidence of the predicted class is known: NLL, Brier score, classwise calibration and "
@@ -297,7 +304,7 @@ class ScoreState:
             "unlabelled": self.unlabelled,
             "renormalised": self.renormalised,
             "impossible": self.impossible,
-            "seem_probabilities": self.seem_probabilities,
+            "seem": sorted(self.seem),
             "corrupted_samples": self.corrupted_samples,
             "numbered": self._numbered,
             "names": {column: list(values) for column, values in self.names.items()},
@@ -353,7 +360,7 @@ class ScoreState:
             ]
         state.unlabelled, state.corrupted_samples = document["unlabelled"], document["corrupted_samples"]
         state._numbered, state.renormalised = document["numbered"], document["renormalised"]
-        state.impossible, state.seem_probabilities = document["impossible"], document["seem_probabilities"]
+        state.impossible, state.seem = document["impossible"], frozenset(document["seem"])
         for column, values in document["names"].items():
             state.describe(column, values)
         return state

@@ -1,6 +1,5 @@
 """A checked `Predictions` from a batch of named columns, whatever format they were read from."""
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from counterpoise._choices import LOGARITHM_FACTORS
 from counterpoise._classes import SIGNS, TRUTH, index_of, numbering, stripped
 from counterpoise._text import some
 from counterpoise.predictions.columns import AmbiguousInputError, Layout, Reading
@@ -41,14 +41,6 @@ _LARGEST = np.iinfo(np.int64).max
 _FEW, _TWO = 20, 2
 _ANSWERS = ("0", "1")
 _SUM_TOLERANCE = 0.05
-_FACTORS = {
-    "to base 2": math.log(2),
-    "to base 10": math.log(10),
-    "negative": -1.0,
-    "negative, to base 2": -math.log(2),
-    "negative, to base 10": -math.log(10),
-}
-"""What logarithms may be, and what makes natural ones of them."""
 
 
 def tables(
@@ -155,7 +147,7 @@ def _require_log_probabilities(values: Array, name: str, first_row: int) -> None
     wrong = np.argwhere(is_off(values.astype(np.float64)))
     if len(wrong):
         row, cure = values[tuple(wrong[0])].astype(np.float64), "call them logits if they are"
-        for what, factor in _FACTORS.items():
+        for what, factor in LOGARITHM_FACTORS.items():
             if not is_off(factor * row):
                 cure = f"they seem to be {what}: multiply them by {factor:.7g}"
         raise PredictionFileError(

@@ -270,7 +270,7 @@ def at_temperature(batch: PredictionBatch, temperature: float) -> PredictionBatc
         in_distribution=batch.in_distribution,
     )
     found = scaled.checked_rows()
-    return replace(found, renormalised=batch.renormalised, seem_probabilities=batch.seem_probabilities)
+    return replace(found, renormalised=batch.renormalised, seem=batch.seem)
 
 
 def _is_outside(batch: FileBatch) -> Mask:
