@@ -108,7 +108,7 @@ def test_wrong_temperatures_are_refused(to, temperature, tmp_path):
 
 
 def test_a_temperature_at_its_bound_is_refused_and_its_number_is_not(tmp_path):
-    always_right = TemperatureScaling().fit(torch.eye(3), torch.arange(3))
+    always_right = TemperatureScaling().fit(2 * torch.eye(3), torch.arange(3))
     with pytest.raises(ValueError, match=r"ended at lowest temperature, 0\.01.* pass the number itself"):
         export_safetensors(nn.Linear(4, 3), tmp_path / "a", metadata={}, temperature=always_right)
     export_safetensors(nn.Linear(4, 3), tmp_path / "a", metadata={}, temperature=always_right.temperature)

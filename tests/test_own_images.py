@@ -130,7 +130,7 @@ def test_a_recipe_comes_before_a_folder_of_its_name(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["photos/"], "there is no recipe 'photos/', and no such file or folder; `counterpoise recipes` lists them"),
-        (["finetune"], "finetune is for images of your own: counterpoise train PATH --recipe finetune"),
+        (["finetune"], "finetune is for images of your own: counterpoise train PATH$"),
         (["photos/", "--recipe", "finetunes"], "there is no recipe 'finetunes'; did you mean finetune"),
     ],
 )
