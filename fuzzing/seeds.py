@@ -56,7 +56,7 @@ def csv(_: Path) -> Sequence[bytes]:
     """With commas, with semicolons and decimal commas, in UTF-16, with quotes, percentages, lists, names of rows."""
     rows = probabilities(4).round(4).tolist()
     plain = "id,label,probability_cat,probability_dog,probability_owl\n" + "".join(
-        f"{n},{n % 3},{','.join(map(str, row))}\n" for n, row in enumerate(rows)
+        f"{n},{CLASSES[n % 3]},{','.join(map(str, row))}\n" for n, row in enumerate(rows)
     )
     foreign = plain.replace(",", ";").replace(".", ",")
     quoted = 'label,"probability_cat","probability_dog",who\ncat,0.25,0.75,"a, ""b"""\ndog,0.5,0.5,"x\ny"\n'
@@ -91,7 +91,10 @@ def json_documents(_: Path) -> Sequence[bytes]:
     samples = [{"probs": row, "label": number, "prediction": 0} for number, row in enumerate(rows)]
     documents = (
         [{"label": "cat", "prob": row} for row in scores],
-        [{"label": number, "probs": {"cat": row[0], "dog": 1 - row[0]}} for number, row in enumerate(rows[:2])],
+        [
+            {"label": CLASSES[number], "probs": {"cat": row[0], "dog": 1 - row[0]}}
+            for number, row in enumerate(rows[:2])
+        ],
         {"probs": rows, "label": [0, 1, None], "class_names": CLASSES},
         {f"p{place}": {str(row): values[place] for row, values in enumerate(rows)} for place in range(3)},
         {"results": samples, "epoch": 3},

@@ -101,7 +101,7 @@ MULTICLASS = {
     "pandas table, nullable": (lambda: frame().convert_dtypes(), pd.Series(Y, dtype="Int64")),
     "pandas table of Arrow": (lambda: frame().astype("float64[pyarrow]"), pd.Series(Y, dtype="int64[pyarrow]")),
     "pandas table of objects": (lambda: frame().astype(object), pd.Series(Y, dtype=object)),
-    "pandas table with rows in another order": (lambda: frame().set_index(np.arange(N)[::-1]), pd.Series(Y)),
+    "pandas table with rows in another order": (lambda: frame().set_index(np.arange(N)[::-1]), pd.Series(Y, index=np.arange(N)[::-1])),
     "columns counted from 0": (lambda: frame(columns=[0, 1, 2]), Y),
     "columns named by labels": (lambda: frame(columns=[3, 5, 7]), 2 * Y + 3),
     "columns named by labels as text": (lambda: frame(columns=["3", "5", "7"]), 2 * Y + 3),
@@ -126,6 +126,17 @@ MULTICLASS = {
 }  # fmt: skip
 
 
+NUMBERED = (
+    "pandas table",
+    "pandas table, nullable",
+    "pandas table of Arrow",
+    "pandas table of objects",
+    "pandas table with rows in another order",
+    "Arrow record batch",
+)
+"""Named columns beside labels that are numbers."""
+
+
 def given(value):
     return value() if callable(value) else value
 
@@ -133,7 +144,12 @@ def given(value):
 @pytest.mark.parametrize("name", MULTICLASS)
 def test_classes(name):
     probabilities, labels = map(given, MULTICLASS[name])
-    scores = evaluate(probabilities=probabilities, labels=labels)
+    stated = {}
+    if name in NUMBERED:
+        with pytest.raises(ValueError, match="nothing says which number each of the classes"):
+            evaluate(probabilities=probabilities, labels=labels)
+        stated = {"class_names": NAMES}
+    scores = evaluate(probabilities=probabilities, labels=labels, **stated)
     assert scores[Key.ACCURACY].value == pytest.approx((P.argmax(1) == Y).mean())
     assert scores[Key.NLL].value == pytest.approx(-np.log(P[np.arange(N), Y]).mean(), abs=1e-6)
 

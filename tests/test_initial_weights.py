@@ -1,8 +1,6 @@
 """The networks that methods begin with: the primary's weights depend on the seed alone, auxiliaries' also on their place."""
 
 import itertools
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +14,6 @@ from counterpoise.training.run import member_seeds
 SEEDS = (0, 1, 7)
 METHODS = ("ce", "mte1", "mte2", "dml", "de3")
 SMALL = Backbone("cnn", width=4)
-FIRST = Path(__file__).parent / "golden" / "documents" / "recipe-1.json"
 
 
 def recipe(method: str, seed: int, rule: str = "by-seed") -> Recipe:
@@ -55,14 +52,11 @@ def test_no_two_networks_of_any_run_begin_with_the_same_weights():
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("method", "count"), [("ce", 1), ("mte1", 2), ("dml", 2), ("mte2", 3)])
-def test_runs_of_the_first_version_keep_the_rule_they_had(method, count, seed):
-    stated = {"method": method, "hyper": {}, "seed": seed, "primary": SMALL, "auxiliary": SMALL}
-    first = replace(Recipe.from_json(FIRST.read_text()), **stated)
-    assert first.initial_weights == "by-count"
-    for index, network in enumerate(networks(first)):
+def test_by_count_weights_depend_on_how_many_networks_a_method_has(method, count, seed):
+    for index, network in enumerate(networks(recipe(method, seed, "by-count"))):
         assert same(network, built(count * seed + index))
 
 
-def test_members_of_the_first_version_keep_the_seeds_they_had():
+def test_by_count_members_keep_their_seeds():
     assert member_seeds(recipe("de3", 7, "by-count")) == [1_000_010, 2_000_013, 3_000_016]
     assert member_seeds(recipe("ce", 7, "by-count")) == [7]

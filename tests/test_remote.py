@@ -64,7 +64,7 @@ def told_of_ranks():
     found["objective"] = is_objective(objective)
     found["parameters"] = [name for name, _ in objective.named_parameters()]
     with pytest.raises(ValueError, match="looks at the primary's step"):
-        RemoteAuxiliary(Seldom(nn.Linear(2, 2)), role.links[0])
+        RemoteAuxiliary(Seldom(nn.Linear(2, 2), every=2), role.links[0])
     if role.auxiliary is None:
         with pytest.raises(ValueError, match="2 auxiliaries need ranks of their own, 1 have some"):
             objective_of(Case(1, (1, 1))).in_role(role)

@@ -18,6 +18,7 @@ from counterpoise.metrics import KEY_INFO
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.report import figures, gallery, guarantees, numbers, page, slices, tables, terminal
 from counterpoise.report.advice import advice_between, advice_for
+from counterpoise.report.style import drawing
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -323,7 +324,7 @@ def test_the_file_is_the_page(undrawn, tmp_path):
 @pytest.mark.parametrize("name", made.EDGES)
 def test_everything_can_be_shown_at_the_edges(undrawn, name):
     evaluation = Evaluation([made.edge_cases()[name]])
-    with figures._drawing():
+    with drawing():
         for title, figure in gallery.drawn(evaluation, risk=0.05).items():
             if title == "severity" or not evaluation.models[0].groups:  # else it is one of those drawn before
                 figure.draw_without_rendering()

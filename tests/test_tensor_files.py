@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from counterpoise.predictions import AmbiguousInputError, Columns, PredictionFileError, read_predictions
 from prediction_tables import refusal
 
-LOGITS, LABELS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, -1, 1, 0])
+LOGITS, LABELS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 3, -1, 1, 0])
 
 
 def saved(folder, held, name="p.pt"):

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from counterpoise import MutualTransport
-from counterpoise.data import hold_out, hold_out_hashed
+from counterpoise.data import hold_out_hashed
 from counterpoise.metrics.comparison import Evaluation
 from counterpoise.predictions import open_predictions, read_predictions
 from counterpoise.recipes import METHODS
@@ -129,16 +129,6 @@ def test_validation_rows_of_a_stream_are_those_of_the_hash_whoever_trains(parque
     in_memory = named_data(stream_of(parquet, pipeline="memory", validation_rows="hashed", **limits))
     assert torch.equal(in_memory.validation.pixels, data.validation.pixels)
     assert torch.equal(in_memory.validation_rows, data.validation_rows)
-
-
-def test_streams_of_the_first_version_hold_out_what_they_held_out(parquet):
-    document = json.loads(stream_of(parquet).to_json())
-    del document["data"]["validation_rows"]
-    document["data"]["held_out"] = document["data"].pop("validation")
-    first = Recipe.from_json(json.dumps(document | {"schema_version": 1}))
-    assert first.data.held_out_rule == "shuffled"
-    assert named_data(first).validation_rows.tolist() == hold_out(60, size=12, seed=first.seed)[1].tolist()
-    assert first.digest != stream_of(parquet).digest
 
 
 def test_no_validation_image_is_read_before_it_is_needed(parquet, tmp_path):

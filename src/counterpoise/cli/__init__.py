@@ -19,7 +19,7 @@ COMMANDS = {
     "verify": "say whether files are what was written, by their digests",
     "recipes": "list the recipes",
     "methods": "list the training methods and their hyper-parameters",
-    "info": "print the versions of counterpoise and what it runs on; check that it works",
+    "info": "print versions and devices; check that counterpoise works",
 }
 """Each is the class of its name, with a capital, in the module of its name."""
 

@@ -78,7 +78,8 @@ def with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layo
     layout = _with_classes(layout, texts)
     if layout.class_names is not None or not texts or all(reads_as_index(text) for text in texts):
         return layout
-    found = sorted(set(texts))[:_MOST_NAMES]
+    categories = categories_of(sample, name) or ()
+    found = sorted({*texts, *categories})[:_MOST_NAMES]  # a category may be called as missing values are
     counted = sorted(found, key=natural)
     choices: list[tuple[Choice, str]] = []
     if layout.is_binary and len(found) == 2:
@@ -88,7 +89,6 @@ def with_labels(sample: pa.RecordBatch, layout: Layout, chosen: Columns) -> Layo
         choices = [({"class_names": joined(found)}, "if the outputs are in alphabetical order; else in theirs")]
         if counted != found:
             choices.insert(0, ({"class_names": joined(counted)}, "if the outputs are in the order of these numbers"))
-    categories = categories_of(sample, name) or ()
     if sorted(categories) == found != list(categories):
         choices.insert(0, ({"class_names": joined(categories)}, "if the outputs are in the order of the categories"))
     raise AmbiguousInputError(

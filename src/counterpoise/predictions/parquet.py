@@ -166,8 +166,13 @@ def open_parquet(source: Source) -> RawTable:
             schema = _parquet_file(handle, source, buffer=_SMALLEST_READ_BUFFER).schema_arrow
         stated = _stated(schema)
         known = [name for name in schema.names if _may_be_read(schema.field(name).type)]
+        # Columns that are stored as dictionaries are read so; the order of their categories may be meant.
         texts = {
-            chunk.path[0] for chunk in footer.chunks if chunk.physical_type == "BYTE_ARRAY" and len(chunk.path) == 1
+            chunk.path[0]
+            for chunk in footer.chunks
+            if chunk.physical_type == "BYTE_ARRAY"
+            and len(chunk.path) == 1
+            and not pa.types.is_dictionary(schema.field(chunk.path[0]).type)
         }
         sample = _sample(source, footer, known, texts)
     # Each column has a buffer of its own.

@@ -24,7 +24,6 @@ from counterpoise.metrics.estimates import Key  # noqa: E402
 from counterpoise.metrics.scores import BinTable, RankingScores, Scores  # noqa: E402
 from counterpoise.metrics.selective import DEFAULT_RISK, operating_point  # noqa: E402
 from counterpoise.report.axes import (  # noqa: E402
-    NotebookFigure,
     curve,
     from_zero,
     legend,
@@ -33,6 +32,7 @@ from counterpoise.report.axes import (  # noqa: E402
     percent_axes,
     percent_ticks,
     perfect,
+    shown_in_notebooks,
     unit_square,
 )
 from counterpoise.report.data import (  # noqa: E402
@@ -79,7 +79,7 @@ def reliability(
     models = _as_list(scores)
     limit = largest_share(models) if share_limit is None else share_limit
     with themed():
-        figure = NotebookFigure(figsize=(_PANEL_INCHES * len(models), 5.5), layout="constrained")
+        figure = Figure(figsize=(_PANEL_INCHES * len(models), 5.5), layout="constrained")
         panels = figure.subplots(2, len(models), sharex=True, squeeze=False, height_ratios=(3, 1))
         for column, (model, look) in enumerate(_with_looks(models, looks)):
             _diagram(panels[0, column], model.top_label, level=model.level, look=look)
@@ -87,7 +87,7 @@ def reliability(
             panels[0, column].set_title(shown(name_of(model), most=_MOST_OF_TITLE))
         panels[0, 0].set_ylabel("accuracy")
         panels[1, 0].set_ylabel("samples")
-        return figure
+        return shown_in_notebooks(figure)
 
 
 def positive_class(scores: OneOrMore, *, looks: Sequence[Look] | None = None) -> Figure:

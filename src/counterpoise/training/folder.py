@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -360,9 +360,15 @@ def differences(before: Conditions, now: Conditions) -> dict[Allowance, str]:
         "threads": ("threads", before.threads, now.threads),
         "world-size": ("processes", before.world_size, now.world_size),
         "device": ("device", _arithmetic(before), _arithmetic(now)),
-        "data": ("the content of the data", before.data, now.data if before.data else {}),
+        "data": ("the content of the data", *_of_both(before.data, now.data)),
     }
     return {name: f"{title} was {old}, is {new}" for name, (title, old, new) in pairs.items() if old != new}
+
+
+def _of_both(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The digests of what both have read: a run may be begun without the test images."""
+    names = sorted({*before} & {*now})
+    return {name: before[name] for name in names}, {name: now[name] for name in names}
 
 
 def _arithmetic(conditions: Conditions) -> str:

@@ -269,7 +269,7 @@ class SharedStudy:
         changed = [
             *changed_fields(Recipe.from_json(found["recipe"]), self.recipe),
             *(f"the {name}" for name, key in (("ranges", "ranges"), ("metric", _METRIC)) if found[key] != now[key]),
-            *(["the content of the data"] if found.get("data") and found["data"] != data else []),
+            *(["the content of the data"] if data and found.get("data") and found["data"] != data else []),
         ]
         if changed:
             raise ValueError(
