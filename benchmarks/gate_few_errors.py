@@ -16,6 +16,7 @@ from benchmarks.reporting import Check, finish, progress
 from counterpoise import evaluate
 from counterpoise.functional.paired import power_sums
 from counterpoise.metrics import Performance
+from counterpoise.metrics.batch import PredictionBatch
 from counterpoise.metrics.comparison import (
     PAIRED,
     Comparison,
@@ -27,7 +28,7 @@ from counterpoise.metrics.comparison import (
     paired_values,
 )
 from counterpoise.metrics.gate import Requirement, decide, interval_level
-from counterpoise.metrics.inputs import PredictionBatch, prediction_table
+from counterpoise.metrics.inputs import prediction_table
 from counterpoise.metrics.scores import Scores
 
 LEVEL = 0.95

@@ -21,9 +21,9 @@ from counterpoise._extras import view
 from counterpoise.functional.betting import highest_mean
 from counterpoise.functional.intervals import Interval, none_seen
 from counterpoise.functional.paired import bounded_interval, paired_accuracy_interval, paired_mean_interval
+from counterpoise.metrics.batch import PredictionBatch
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
 from counterpoise.metrics.headline import Headline
-from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.jackknife import largest_value, left_out, left_out_ood
 from counterpoise.metrics.protocol import Sums
 from counterpoise.metrics.scores import Scores

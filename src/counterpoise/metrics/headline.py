@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterpoise.metrics.inputs import PredictionBatch
+from counterpoise.metrics.batch import PredictionBatch
 from counterpoise.metrics.keys import Keys, jackknife_group
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.protocol import Metric, Sums, is_measurable

@@ -13,11 +13,12 @@ from counterpoise._classes import numbering
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.intervals import DEFAULT_LEVEL
 from counterpoise.functional.paired import power_sums
+from counterpoise.metrics.batch import Kind
 from counterpoise.metrics.columns import MARKS_OF_CORRUPTION, Column, group_rows, label_column, require_few_groups
 from counterpoise.metrics.comparison import PAIRED, Evaluation, paired_values
 from counterpoise.metrics.comparison import compare as compare_states
 from counterpoise.metrics.headline import OOD
-from counterpoise.metrics.inputs import Kind, PredictionTable, prediction_table
+from counterpoise.metrics.inputs import PredictionTable, prediction_table
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.outputs import require_same_rows
 from counterpoise.metrics.protocol import Metric

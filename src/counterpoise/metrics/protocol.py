@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from counterpoise.functional.intervals import DEFAULT_LEVEL
+from counterpoise.metrics.batch import PredictionBatch
 from counterpoise.metrics.estimates import Estimate, MetricInfo
-from counterpoise.metrics.inputs import PredictionBatch
 
 Sums = dict[str, Tensor]
 Estimates = dict[str, Estimate]

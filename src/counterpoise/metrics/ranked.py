@@ -11,7 +11,7 @@ from torch import Tensor
 from counterpoise.functional.calibration import DEFAULT_BINS
 from counterpoise.functional.detection import RankCounts
 from counterpoise.functional.histogram import CELLS, histogram_cells, unit_or_score_cells
-from counterpoise.metrics.inputs import PredictionBatch
+from counterpoise.metrics.batch import PredictionBatch
 from counterpoise.metrics.options import ScoreOptions, require_count, require_score
 from counterpoise.metrics.protocol import Estimates, Sums
 from counterpoise.metrics.ranking import (

@@ -36,8 +36,8 @@ from counterpoise.functional.intervals import (
     mean_interval,
     wilson_interval,
 )
+from counterpoise.metrics.batch import PredictionBatch
 from counterpoise.metrics.estimates import KEY_INFO, Estimate, Key, MetricInfo
-from counterpoise.metrics.inputs import PredictionBatch
 from counterpoise.metrics.options import ScoreOptions, require_count
 from counterpoise.metrics.protocol import Contrast, Estimates, Metric, NoSamplesError, Sums
 

@@ -20,6 +20,7 @@ from counterpoise._choices import LOGARITHM_FACTORS
 from counterpoise._documents import CHANGED, DIGEST
 from counterpoise._files import content_digest, is_content_changed, read_safetensors, replacing
 from counterpoise._json import parsed
+from counterpoise.metrics.batch import PROBABILITIES, SUM_TOLERANCE, PredictionBatch, notices_of
 from counterpoise.metrics.columns import (
     Column,
     Columns,
@@ -31,7 +32,7 @@ from counterpoise.metrics.columns import (
     require_few_groups,
 )
 from counterpoise.metrics.headline import Headline, accumulate, fits, measurable
-from counterpoise.metrics.inputs import PROBABILITIES, SUM_TOLERANCE, PredictionBatch, prediction_table
+from counterpoise.metrics.inputs import prediction_table
 from counterpoise.metrics.jackknife import with_intervals_of_ids
 from counterpoise.metrics.keys import Keys, jackknife_group, sample_keys
 from counterpoise.metrics.options import ScoreOptions
@@ -237,17 +238,8 @@ class ScoreState:
                 f"the label of {self.impossible:,} rows has the probability 0: the NLL takes 1 / 2e of the last "
                 "decimal for what was rounded to it, and is infinite if nothing was; write more digits, or write logits"
             )
-        if self.samples and PROBABILITIES in self.seem:
-            found.append(
-                "every row of logits lies in [0, 1] and sums to 1, as probabilities do; if they are some, pass "
-                "probabilities= (on the command line, --probabilities and the same columns)"
-            )
-        found += [
-            f"every row of logits sums to 1 as log-probabilities {name} do; if they are some, multiply them by "
-            f"{LOGARITHM_FACTORS[name]:.7g}"
-            for name in sorted(self.seem - {PROBABILITIES})
-            if self.samples
-        ]
+        if self.samples:
+            found += notices_of(self.seem)
         if self.classes == 1:
             found.append(
                 "only the confidence of the predicted class is known: NLL, Brier score, classwise calibration and "

@@ -14,7 +14,8 @@ from torch import Tensor
 from counterpoise._choices import require_level
 from counterpoise._files import read_safetensors, write_safetensors
 from counterpoise.functional.intervals import DEFAULT_LEVEL
-from counterpoise.metrics.inputs import PredictionBatch, prediction_table
+from counterpoise.metrics.batch import PredictionBatch
+from counterpoise.metrics.inputs import prediction_table
 from counterpoise.metrics.protocol import Estimates, Metric, Sums, require_metric
 
 STATE_VERSION = 1

@@ -10,9 +10,9 @@ from counterpoise.functional.calibration import BinSums, expected_calibration_er
 from counterpoise.functional.detection import balanced_mass, rates, risk_coverage
 from counterpoise.functional.intervals import calibration_error_interval_by_class
 from counterpoise.functional.proportions import clopper_pearson
+from counterpoise.metrics.batch import ONLY_CONFIDENCE
 from counterpoise.metrics.columns import GroupKey
 from counterpoise.metrics.estimates import UNDEFINED, Estimate, Key
-from counterpoise.metrics.inputs import ONLY_CONFIDENCE
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.protocol import Estimates, Metric, Sums, is_measurable
 from counterpoise.metrics.ranking import calibration_by_rank, ranking_estimates

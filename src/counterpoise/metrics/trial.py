@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.metrics.inputs import PredictionBatch
+from counterpoise.metrics.batch import PredictionBatch
 from counterpoise.metrics.keys import Keys, sampling_priority
 
 FEWEST_SAMPLES = 200

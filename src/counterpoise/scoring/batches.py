@@ -13,9 +13,10 @@ from torch import Tensor
 from counterpoise._arrays import as_tensor
 from counterpoise.functional.confidence import LOGIT_SCORES, PROBABILITY_SCORES
 from counterpoise.functional.reduction import upcast
+from counterpoise.metrics.batch import ONLY_CONFIDENCE, Kind, PredictionBatch
 from counterpoise.metrics.columns import Column, is_corrupted, label_column
 from counterpoise.metrics.comparison import paired_values
-from counterpoise.metrics.inputs import ONLY_CONFIDENCE, Kind, PredictionBatch, PredictionTable
+from counterpoise.metrics.inputs import PredictionTable
 from counterpoise.metrics.keys import Keys, mixed, sample_keys
 from counterpoise.metrics.options import ScoreOptions
 from counterpoise.metrics.state import ScoreState
