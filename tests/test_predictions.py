@@ -393,8 +393,7 @@ class TestHeader:
     def test_text_labels_are_for_foreign_files(self, tmp_path):
         path = tmp_path / "p.parquet"
         write_predictions(path, a_table())
-        table = pq.read_table(path)
-        table = table.set_column(1, "label", pa.array(["cat"] * 6))
+        table = pq.read_table(path).set_column(1, "label", pa.array(["cat"] * 6))
         pq.write_table(table, path)
         write_digest_anew(path)
         with pytest.raises(PredictionFileError, match="not those that its header states"):
