@@ -65,7 +65,7 @@ def bounded_interval(value: float, interval: Interval, *, bound: float) -> Inter
 
     >>> low, high = bounded_interval(0.3, Interval(-1.18, 1.78), bound=1.0)
     >>> round(low, 2), round(high, 2)
-    (-0.74, 0.91)
+    (-0.74, 0.92)
     """
     if math.isinf(bound):
         return interval
