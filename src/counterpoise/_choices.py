@@ -47,6 +47,10 @@ EXTRA_CORRUPTIONS: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
+SUM_TOLERANCE = 0.05
+"""How far from 1 a row of probabilities may sum, arithmetic aside; beyond, it is rejected. It is what rounding can do
+to ten classes of two decimals, or a hundred of three."""
+
 LOGARITHM_FACTORS = {
     "to base 2": math.log(2),
     "to base 10": math.log(10),

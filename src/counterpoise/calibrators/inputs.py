@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from counterpoise._arrays import as_tensor, class_indices, dtype_name
+from counterpoise._choices import SUM_TOLERANCE
 from counterpoise.functional.reduction import upcast
 
 _BLOCK_ELEMENTS = 1 << 18
 """Logits handled at a time: a few MB in float64, whatever the number of samples."""
 
-_SUM_TOLERANCE = 0.05
 _LEAST_LOGIT = -1e30
 """What is lower is a mask, such as the least float32, and no logit."""
 
@@ -54,7 +54,7 @@ def labelled_logits(logits: Any, labels: Any, *, impossible_labels: bool = False
         values = values.cpu()  # it has no float64, which fitting needs
     rows = upcast(values).reshape(-1, values.shape[-1])
     _refuse_bad_logits(rows)
-    if len(rows) > 1 and bool(((rows >= 0).all(-1) & ((rows.sum(-1) - 1).abs() < _SUM_TOLERANCE)).all()):
+    if len(rows) > 1 and bool(((rows >= 0).all(-1) & ((rows.sum(-1) - 1).abs() < SUM_TOLERANCE)).all()):
         warnings.warn(
             "every row of logits lies in [0, 1] and sums to 1, as probabilities do; if these are probabilities, fit to "
             "their logarithms",

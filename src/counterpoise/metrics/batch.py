@@ -12,16 +12,13 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor
 
-from counterpoise._choices import LOGARITHM_FACTORS
+from counterpoise._choices import LOGARITHM_FACTORS, SUM_TOLERANCE
 from counterpoise.functional.confidence import UNIT_INTERVAL_SCORES, confidence_score
 from counterpoise.functional.reduction import upcast
 
 Kind = Literal["logits", "probabilities", "confidence"]
 
 PROBABILITIES: Final = "probabilities"
-SUM_TOLERANCE = 0.05
-"""How far from 1 a row of probabilities may sum, arithmetic aside; beyond, it is rejected. It is what rounding can do
-to ten classes of two decimals, or a hundred of three."""
 _EXACT = {torch.bfloat16: 2.0**-7}
 _EXACT_BY_DEFAULT = 2.0**-10
 """Up to here, by dtype, a sum differs from 1 by the arithmetic that made it; beyond, the row is renormalised. No sum of

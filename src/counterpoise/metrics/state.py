@@ -16,11 +16,11 @@ from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from counterpoise._choices import LOGARITHM_FACTORS
+from counterpoise._choices import LOGARITHM_FACTORS, SUM_TOLERANCE
 from counterpoise._documents import CHANGED, DIGEST
 from counterpoise._files import content_digest, is_content_changed, read_safetensors, replacing
 from counterpoise._json import parsed
-from counterpoise.metrics.batch import PROBABILITIES, SUM_TOLERANCE, PredictionBatch, notices_of
+from counterpoise.metrics.batch import PROBABILITIES, PredictionBatch, notices_of
 from counterpoise.metrics.columns import (
     Column,
     Columns,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from counterpoise._choices import LOGARITHM_FACTORS
+from counterpoise._choices import LOGARITHM_FACTORS, SUM_TOLERANCE
 from counterpoise._classes import SIGNS, TRUTH, index_of, numbering, stripped
 from counterpoise._text import some
 from counterpoise.predictions.columns import AmbiguousInputError, Layout, Reading
@@ -40,7 +40,6 @@ from counterpoise.predictions.table import (
 _LARGEST = np.iinfo(np.int64).max
 _FEW, _TWO = 20, 2
 _ANSWERS = ("0", "1")
-_SUM_TOLERANCE = 0.05
 
 
 def tables(
@@ -142,7 +141,7 @@ def _require_log_probabilities(values: Array, name: str, first_row: int) -> None
 
     def is_off(logarithms: Array) -> Any:
         with np.errstate(over="ignore"):
-            return abs(np.exp(logarithms).sum(-1) - 1) > _SUM_TOLERANCE
+            return abs(np.exp(logarithms).sum(-1) - 1) > SUM_TOLERANCE
 
     wrong = np.argwhere(is_off(values.astype(np.float64)))
     if len(wrong):

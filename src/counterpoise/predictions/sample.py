@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from counterpoise._choices import SUM_TOLERANCE
 from counterpoise.predictions.from_arrow import filled
 from counterpoise.predictions.table import PredictionFileError
 
-_SUM_TOLERANCE = 0.05
 _ANSWERS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 _UNORDERED = {b"counterpoise.order": b"none"}
 
@@ -128,7 +128,7 @@ def sums_to(sample: pa.RecordBatch, columns: tuple[str, ...], total: float) -> b
         return False
     if values is None or not values.size:
         return False
-    return bool(((values >= 0).all(-1) & (abs(values.sum(-1) - total) <= _SUM_TOLERANCE * total)).all())
+    return bool(((values >= 0).all(-1) & (abs(values.sum(-1) - total) <= SUM_TOLERANCE * total)).all())
 
 
 def runs_that_sum(
@@ -145,8 +145,8 @@ def runs_that_sum(
     for first in range(min(inside, default=len(columns)) + 1):
         last = np.arange(max([first + 1, *inside]) + 1, len(columns) + 1)
         last = last[begun[last] == begun[first]]
-        last = last[abs(total[0, last] - total[0, first] - 1) <= _SUM_TOLERANCE]  # most fail in the first row
-        sums = abs(total[:, last] - total[:, [first]] - 1) <= _SUM_TOLERANCE
+        last = last[abs(total[0, last] - total[0, first] - 1) <= SUM_TOLERANCE]  # most fail in the first row
+        sums = abs(total[:, last] - total[:, [first]] - 1) <= SUM_TOLERANCE
         found += [(first, end) for end in last[sums.all(0)].tolist()]
     return [tuple(columns[first:end]) for first, end in sorted(found, key=lambda run: run[0] - run[1])]
 
